@@ -1,0 +1,40 @@
+# Each target sets up what it needs: a .venv from pyproject.toml with constraints.txt, remade only when one of them changes.
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test check format bench smoke clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --upgrade pip
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(STAMP)    ## a small fit: exact inference beside dPPGP
+	$(RUN) benchmarks/demo.py
+
+test: $(STAMP)    ## the whole test suite
+	$(RUN) -m pytest
+
+check: $(STAMP)   ## format, lint, types
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+
+format: $(STAMP)  ## mend what the formatter and the linter can mend
+	$(RUN) -m ruff format .
+	$(RUN) -m ruff check --fix .
+
+bench: $(STAMP)   ## the committed benchmarks, at full size
+	$(RUN) benchmarks/exact.py
+	$(RUN) benchmarks/speed.py
+
+smoke: $(STAMP)   ## the same, small: does every script still run?
+	$(RUN) benchmarks/demo.py --quick
+	$(RUN) benchmarks/exact.py --quick
+	$(RUN) benchmarks/speed.py --quick
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

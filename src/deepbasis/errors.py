@@ -1,0 +1,85 @@
+"""The typed errors, and the input checks that raise them.
+
+Arguments are checked once, at the door (constructors, `fit`, the command), never in a `forward`. Each message says
+what was given, where, and what is expected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class DeepBasisError(Exception):
+    """The root of every error that this package raises on purpose."""
+
+
+class InputError(DeepBasisError, ValueError):
+    """An argument or a table that cannot be used as it is."""
+
+
+class FileFormatError(DeepBasisError, ValueError):
+    """A file that is not ours, is damaged, or was written by a newer release."""
+
+
+class CheckpointMismatchError(FileFormatError):
+    """A checkpoint of another data set, configuration or version than the run that wants to resume it."""
+
+
+class NumericalError(DeepBasisError, RuntimeError):
+    """A computation that had no usable result: a failed factorisation, a loss that is not finite."""
+
+
+def check_tensor(name: str, value: Tensor, rank: int) -> None:
+    """Refuse what is not a floating-point tensor with `rank` dimensions, at least one row, and finite entries."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        raise InputError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if not value.is_floating_point():
+        raise InputError(f"{name} must be floating point, got {value.dtype}; convert it with .double() or .float()")
+    if value.dim() != rank:
+        expected = {1: "a vector [n]", 2: "a matrix [n, d]"}.get(rank, f"a tensor of {rank} dimensions")
+        raise InputError(f"{name} must be {expected}, got shape {list(value.shape)}")
+    if value.numel() == 0:
+        raise InputError(f"{name} is empty: shape {list(value.shape)}")
+    finite = torch.isfinite(value)
+    if not bool(finite.all()):
+        bad = (~finite).nonzero()
+        raise InputError(
+            f"{name} has {len(bad)} entries that are not finite, the first at index {bad[0].tolist()}; "
+            "remove those rows or fill them in"
+        )
+
+
+def check_same_length(first_name: str, first: Tensor, second_name: str, second: Tensor) -> None:
+    if len(first) != len(second):
+        raise InputError(f"{first_name} has {len(first)} rows but {second_name} has {len(second)}: they must agree")
+
+
+def check_positive_int(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() <= 0:
+        raise InputError(f"{name} must be a positive integer, got {value!r}")
+    return int(value.__index__())
+
+
+def check_number(name: str, value: Any, *, above: float = -math.inf, at_least: float = -math.inf) -> float:
+    """A finite real number, `> above` and `>= at_least`."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a number, got {value!r}") from None
+    if not math.isfinite(number) or number <= above or number < at_least:
+        bound = f" > {above:g}" if above > -math.inf else f" >= {at_least:g}" if at_least > -math.inf else ""
+        raise InputError(f"{name} must be a finite number{bound}, got {value!r}")
+    return number
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(sorted(choices))}; got {value!r}")
+    return str(value)

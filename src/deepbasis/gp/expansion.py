@@ -1,0 +1,120 @@
+"""Expansions: from the backbone's output g(x) in R^h to the r basis functions phi(x) (Eq. 12, 13, 16).
+
+An expansion is any module with an attribute `rank` whose `forward(g)` returns `Features`. New ones are added here.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from deepbasis.errors import check_number, check_positive_int
+
+
+class Features(NamedTuple):
+    phi: Float[Tensor, "b r"]
+    prior_var: Float[Tensor, " b"]
+    """k(x, x) = ||phi(x)||^2."""
+    correction: Float[Tensor, " b"]
+    """k~(x, x) - ||phi(x)||^2 >= 0 (Eq. 4): what phi misses of the full kernel k~; zero where there is none."""
+    info: Int[Tensor, ""]
+    """0, or the pivot at which a factorisation failed; phi is then NaN. Look at it outside a compiled graph."""
+
+
+class SiLU(nn.Module):
+    """phi(x) = s * silu(W g(x) + b) (Eq. 13), the expansion of DBK-SiLU and VBLL.
+
+    The diagonal factor s starts as a random sign over sqrt(r) (Appendix B). There is no full kernel behind this basis.
+    """
+
+    def __init__(self, h: int, rank: int) -> None:
+        super().__init__()
+        check_positive_int("h", h)
+        self.rank = check_positive_int("rank", rank)
+        self.linear = nn.Linear(h, rank)
+        sign = torch.randint(0, 2, (rank,)) * 2.0 - 1.0
+        self.scale = nn.Parameter(sign / math.sqrt(rank))
+
+    def forward(self, g: Float[Tensor, "b h"]) -> Features:
+        phi = silu(self.linear(g)) * self.scale
+        return _without_correction(phi)
+
+
+class RBF(nn.Module):
+    """phi(x) = K_ZZ^(-1/2) k_Z(g(x)) (Eq. 12), with the ARD kernel of Eq. 16 and r learnable inducing points Z.
+
+    Far from every inducing point phi(x) -> 0. A prediction with this basis alone is then *certain* (its function
+    variance goes to 0) exactly where nothing is known; only with the correction of Eq. 4, which SV-DKL and PP-DKL
+    predict with, does the variance return to its prior value sigma_k^2. DBK-RBF predicts without it.
+
+    NOTE[GAP]: the paper says neither which root K_ZZ^(-1/2) is nor its jitter. We take the inverse Cholesky factor,
+    which gives the same kernel as the symmetric root, and a jitter relative to the mean diagonal of K_ZZ.
+    NOTE[GAP]: the initial sigma_k^2 is not given; we start at 1.
+    """
+
+    def __init__(self, h: int, rank: int, *, jitter: float = 1e-4) -> None:
+        super().__init__()
+        check_positive_int("h", h)
+        self.rank = check_positive_int("rank", rank)
+        self.jitter = check_number("jitter", jitter, at_least=0.0)
+        self.Z = nn.Parameter(torch.rand(rank, h) * 2.0 - 1.0)  # uniform in [-1, 1]^h
+        self.log_lengthscale = nn.Parameter(torch.full((h,), 0.5 * math.log(h)))  # l_j = sqrt(h)
+        self.log_variance = nn.Parameter(torch.zeros(()))
+
+    def forward(self, g: Float[Tensor, "b h"]) -> Features:
+        root, info = self._inverse_root()
+        phi = self._cross_kernel(g) @ root.mT
+        prior_var = phi.square().sum(-1)
+        return Features(phi, prior_var, (self.log_variance.exp() - prior_var).clamp_min(0.0), info)
+
+    def kernel(self, g: Float[Tensor, "a h"], g2: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:
+        """Eq. 16, the full kernel k~ itself, from direct differences."""
+        difference = (g[:, None, :] - g2[None, :, :]) / self.log_lengthscale.exp()
+        return self.log_variance.exp() * torch.exp(-0.5 * difference.square().sum(-1))
+
+    def _scaled(self, g: Tensor) -> Tensor:
+        # Distances do not change when both sides move: near the origin ||a||^2 + ||b||^2 - 2ab cancels least.
+        return (g - self.Z.mean(0)) / self.log_lengthscale.exp()
+
+    def _cross_kernel(self, g: Float[Tensor, "b h"]) -> Float[Tensor, "b r"]:
+        return self.log_variance.exp() * torch.exp(-0.5 * _squared_distance(self._scaled(g), self._scaled(self.Z)))
+
+    def _inverse_root(self) -> tuple[Float[Tensor, "r r"], Int[Tensor, ""]]:
+        """The inverse Cholesky factor of K_ZZ + jitter, always found in float64: it decides a variance.
+
+        One inverse, then a product with each batch, costs half of a triangular solve with each batch.
+        """
+        Z = self._scaled(self.Z).double()
+        variance = self.log_variance.exp().double()
+        eye = torch.eye(self.rank, dtype=torch.float64, device=Z.device)
+        squared_distance = _squared_distance(Z, Z) * (1.0 - eye)  # exactly zero on the diagonal
+        K = variance * torch.exp(-0.5 * squared_distance)
+        L, info = torch.linalg.cholesky_ex(K + self.jitter * variance * eye)
+        root = torch.linalg.solve_triangular(L, eye, upper=False)
+        root = torch.where(info == 0, root, math.nan)
+        return root.to(self.Z.dtype), info
+
+
+class PassThrough(nn.Module):
+    """phi(x) = g(x): the last layer of a plain network acts on the backbone's output itself (DNN)."""
+
+    def __init__(self, h: int) -> None:
+        super().__init__()
+        self.rank = check_positive_int("h", h)
+
+    def forward(self, g: Float[Tensor, "b h"]) -> Features:
+        return _without_correction(g)
+
+
+def _squared_distance(a: Float[Tensor, "a h"], b: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:
+    product = a @ b.mT
+    return (a.square().sum(-1)[:, None] + b.square().sum(-1)[None, :] - 2.0 * product).clamp_min(0.0)
+
+
+def _without_correction(phi: Float[Tensor, "b r"]) -> Features:
+    prior_var = phi.square().sum(-1)
+    no_failure = torch.zeros((), dtype=torch.int32, device=phi.device)
+    return Features(phi, prior_var, torch.zeros_like(prior_var), no_failure)

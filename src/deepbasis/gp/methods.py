@@ -1,0 +1,82 @@
+"""Every method of the paper as a row of one table (Appendix B, "Baselines"). A new method is a new row."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from deepbasis.errors import check_choice, check_positive_int
+from deepbasis.gp import objectives
+from deepbasis.gp.backbone import Identity, ResNet
+from deepbasis.gp.expansion import RBF, PassThrough, SiLU
+from deepbasis.gp.model import DeepBasisGP, Noise, Terms
+from deepbasis.gp.posterior import PointWeights, WeightPosterior
+
+Objective = Callable[[Terms, Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
+"""(terms, y, n, alpha, beta, weight) -> loss: the same arguments for all, each takes what it needs."""
+
+OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
+    {
+        "dppgp": objectives.dppgp,
+        "ppgp": lambda t, y, n, alpha, beta, weight: objectives.ppgp(t, y, n, beta, weight),
+        "elbo": lambda t, y, n, alpha, beta, weight: objectives.elbo(t, y, n, 1.0, weight),
+        "mse": lambda t, y, n, alpha, beta, weight: objectives.mse(t, y, weight),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Method:
+    backbone: str
+    expansion: str
+    objective: str
+    corrected: bool
+    """Whether predictions carry the variance correction of Eq. 4."""
+
+
+METHODS: MappingProxyType[str, Method] = MappingProxyType(
+    {
+        "dbk-silu": Method("resnet", "silu", "dppgp", corrected=False),
+        "dbk-rbf": Method("resnet", "rbf", "dppgp", corrected=False),
+        "vbll": Method("resnet", "silu", "elbo", corrected=False),
+        "sv-dkl": Method("resnet", "rbf", "elbo", corrected=True),
+        "pp-dkl": Method("resnet", "rbf", "ppgp", corrected=True),
+        "sv-rbf": Method("identity", "rbf", "elbo", corrected=True),
+        "dnn": Method("resnet", "none", "mse", corrected=False),
+    }
+)
+
+
+def build(
+    method: str,
+    d: int,
+    *,
+    rank: int = 128,
+    width: int = 64,
+    blocks: int = 2,
+    noise: float = 1e-2,
+    noise_parameterisation: str = "log",
+    autocast: torch.dtype | None = None,
+    seed: int | None = None,
+) -> DeepBasisGP:
+    """A model of `method` for inputs of `d` columns, with the paper's sizes and initialisation.
+
+    With a `seed` its parameters depend on that seed alone, and torch's global random state is left as it was. They are
+    float32; `.double()` gives the same start in float64.
+    """
+    row = METHODS[check_choice("method", method, METHODS)]
+    rank = check_positive_int("rank", rank)
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)  # the CPU's alone
+        backbone = ResNet(d, width, blocks=blocks, autocast=autocast) if row.backbone == "resnet" else Identity(d)
+        expansion: nn.Module
+        posterior: WeightPosterior | PointWeights
+        if row.expansion == "none":
+            expansion, posterior = PassThrough(backbone.width), PointWeights(backbone.width)
+        else:
+            expansion = {"silu": SiLU, "rbf": RBF}[row.expansion](backbone.width, rank)
+            posterior = WeightPosterior(rank)
+        return DeepBasisGP(backbone, expansion, posterior, Noise(noise, parameterisation=noise_parameterisation))

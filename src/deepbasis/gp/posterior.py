@@ -1,0 +1,72 @@
+"""q(w) = N(m, L L^T), the distribution of the weights (Appendix B, "Variational distribution")."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from deepbasis.errors import check_positive_int
+
+
+class WeightPosterior(nn.Module):
+    """q(w) with L lower triangular: its log-diagonal and its strictly lower part are the parameters.
+
+    NOTE[GAP]: the paper gives an "offset of -1/2 log r" for the log-diagonal and a scale 1/r for the rest, which are
+    read as m ~ N(0, I), log diag L ~ N(0, 1) - 1/2 log r, off-diagonal ~ N(0, 1)/r. From m = 0 it trains far slower.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = r = check_positive_int("rank", rank)
+        self.m = nn.Parameter(torch.randn(r))
+        self.log_diagonal = nn.Parameter(torch.randn(r) - 0.5 * math.log(r))
+        self.lower = nn.Parameter(torch.randn(r, r).tril(-1) / r)
+
+    def L(self) -> Float[Tensor, "r r"]:
+        return self.lower.tril(-1) + torch.diag_embed(self.log_diagonal.exp())
+
+    def forward(self, phi: Float[Tensor, "b r"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+        """Mean <m, phi> and variance ||L^T phi||^2 of <w, phi>."""
+        return phi @ self.m, (phi @ self.L()).square().sum(-1)
+
+    def kl(self) -> Float[Tensor, ""]:
+        """KL(q(w) || N(0, I)) = 1/2 (||L||_F^2 + ||m||^2 - r) - sum log diag L."""
+        L2 = self.lower.tril(-1).square().sum() + (2.0 * self.log_diagonal).exp().sum()
+        return 0.5 * (L2 + self.m.square().sum() - self.rank) - self.log_diagonal.sum()
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s r"]:
+        """Independent draws w = m + L e."""
+        e = torch.randn(count, self.rank, dtype=self.m.dtype, device=self.m.device, generator=generator)
+        return self.m + e @ self.L().mT
+
+    @torch.no_grad()
+    def set_(self, m: Float[Tensor, " r"], covariance: Float[Tensor, "r r"]) -> None:
+        """Take over a mean and a covariance found elsewhere, such as the closed form of Eq. 10."""
+        L = torch.linalg.cholesky(covariance.double())
+        self.m.copy_(m)
+        self.log_diagonal.copy_(L.diagonal().log())
+        self.lower.copy_(L.tril(-1))
+
+
+class PointWeights(nn.Module):
+    """Weights without a distribution: the last layer of the DNN. Variance and KL are zero.
+
+    NOTE[GAP]: "a linear layer" is PyTorch's, with its initialisation U(-1/sqrt(r), 1/sqrt(r)); its bias is the model's
+    constant mean.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = r = check_positive_int("rank", rank)
+        self.m = nn.Parameter((torch.rand(r) * 2.0 - 1.0) / math.sqrt(r))
+
+    def forward(self, phi: Float[Tensor, "b r"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+        mean = phi @ self.m
+        return mean, torch.zeros_like(mean)
+
+    def kl(self) -> Float[Tensor, ""]:
+        return torch.zeros_like(self.m[0])
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s r"]:
+        return self.m.expand(count, self.rank)

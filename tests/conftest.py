@@ -1,0 +1,36 @@
+"""Shapes and dtypes of every annotated function are checked while the tests run, and only then.
+
+torch.compile cannot trace through those checks. Tests marked `compiled` therefore run in a second pytest without them,
+which `test_compiled.py` starts.
+"""
+
+import os
+
+import pytest
+from jaxtyping import install_import_hook
+
+CHECK_SHAPES = os.environ.get("DEEPBASIS_CHECK_SHAPES", "1") == "1"
+if CHECK_SHAPES:
+    install_import_hook("deepbasis.gp", "beartype.beartype")
+
+import torch
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    away = [item for item in items if bool(item.get_closest_marker("compiled")) == CHECK_SHAPES]
+    no_gpu = pytest.mark.skip(reason="no CUDA device here")
+    items[:] = [item for item in items if item not in away]
+    config.hook.pytest_deselected(items=away)
+    for item in items:
+        if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+            item.add_marker(no_gpu)
+
+
+@pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
