@@ -30,11 +30,16 @@ class ResNet(nn.Module):
         self.norm = nn.LayerNorm(h)
 
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b h"]:
-        with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
-            g = self.project(x)
-            for block in self.blocks:
-                g = g + block(g)
-            return silu(self.norm(g)).to(x.dtype)
+        if self.autocast is None:
+            return self._network(x)
+        with torch.autocast(x.device.type, self.autocast):
+            return self._network(x).to(x.dtype)
+
+    def _network(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b h"]:
+        g = self.project(x)
+        for block in self.blocks:
+            g = g + block(g)
+        return silu(self.norm(g))
 
 
 class Block(nn.Module):

@@ -22,6 +22,7 @@ from deepbasis.errors import InputError, NumericalError
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import WeightPosterior
 
+Weight = Float[Tensor, " b"] | None
 Chunks = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 """Called once a pass: the rows of the data set as (x [b, d], y [b]), in the same order each time."""
 
@@ -36,7 +37,7 @@ class Statistics(NamedTuple):
     energy: Float[Tensor, ""]
     """y^T y."""
     n: Float[Tensor, ""]
-    """Rows; a tensor, so that a compiled or stacked function does not depend on its value."""
+    """Rows, or the sum of their weights; a tensor, so that a stacked function does not depend on its value."""
 
     def plus(self, other: "Statistics") -> "Statistics":
         return Statistics(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -52,10 +53,15 @@ class Solution(NamedTuple):
     """0, or the pivot at which Lambda could not be factorised; the rest is then NaN."""
 
 
-def statistics(phi: Float[Tensor, "b r"], y: Float[Tensor, " b"]) -> Statistics:
+def statistics(phi: Float[Tensor, "b r"], y: Float[Tensor, " b"], weight: Weight = None) -> Statistics:
+    """The sums over a chunk of rows; a row of weight k counts as k equal rows."""
     phi, y = phi.double(), y.double()
-    n = torch.full((), len(y), dtype=torch.float64, device=y.device)
-    return Statistics(phi.mT @ phi, phi.mT @ y, y @ y, n)
+    if weight is None:
+        n = torch.full((), len(y), dtype=torch.float64, device=y.device)
+        return Statistics(phi.mT @ phi, phi.mT @ y, y @ y, n)
+    weight = weight.double()
+    weighted = phi * weight[:, None]
+    return Statistics(weighted.mT @ phi, weighted.mT @ y, (weight * y) @ y, weight.sum())
 
 
 def solve(stats: Statistics, noise: Float[Tensor, ""]) -> Solution:
@@ -75,7 +81,7 @@ def log_marginal_likelihood(
     stats = statistics(phi, y)
     solution = solve(stats, noise)
     residual = y.double() - phi.double() @ solution.w
-    return _eq11(stats.n, noise, solution, residual.square().sum())
+    return likelihood(stats.n, noise, solution, residual.square().sum())
 
 
 def sparse_bound(
@@ -90,6 +96,7 @@ def chunk_loss(
     y: Float[Tensor, " b"],
     noise: Float[Tensor, ""],
     solution: Solution,
+    weight: Weight = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """A chunk's part of the gradient of -Eq. 11, as a scalar to differentiate; and its sum of squared residuals.
 
@@ -100,10 +107,11 @@ def chunk_loss(
 
     with w and Lambda^-1 held fixed. Its value means nothing.
     """
-    residual = y.double() - phi.double() @ solution.w
-    squared = residual.square().sum()
-    complexity = (phi.detach() @ solution.Lambda_inv.to(phi.dtype)) * phi
-    return 0.5 * squared / noise.double() + complexity.double().sum(), squared.detach()
+    squared = (y.double() - phi.double() @ solution.w).square()
+    complexity = ((phi.detach() @ solution.Lambda_inv.to(phi.dtype)) * phi).sum(-1).double()
+    if weight is not None:
+        squared, complexity = weight * squared, weight * complexity
+    return 0.5 * squared.sum() / noise.double() + complexity.sum(), squared.sum().detach()
 
 
 def shared_loss(n: Float[Tensor, ""], noise: Float[Tensor, ""], solution: Solution) -> Float[Tensor, ""]:
@@ -122,10 +130,10 @@ def accumulate_gradient(model: DeepBasisGP, chunks: Chunks) -> float:
     squared = torch.zeros_like(stats.energy)
     for x, y in chunks():
         loss, chunk_squared = chunk_loss(model.basis(x), y - model.mean, model.noise(), solution)
-        (loss / stats.n).backward()  # type: ignore[no-untyped-call]
+        (loss / stats.n).backward()
         squared += chunk_squared
-    (shared_loss(stats.n, noise, solution) / stats.n).backward()  # type: ignore[no-untyped-call]
-    return float(_eq11(stats.n, noise.detach(), solution, squared))
+    (shared_loss(stats.n, noise, solution) / stats.n).backward()
+    return float(likelihood(stats.n, noise.detach(), solution, squared))
 
 
 @torch.no_grad()
@@ -156,8 +164,11 @@ def fit_posterior(model: DeepBasisGP, chunks: Chunks) -> None:
     model.posterior.set_(solution.w, model.noise().double() * solution.Lambda_inv)
 
 
-def _eq11(n: Tensor, noise: Tensor, solution: Solution, squared_residual: Tensor) -> Float[Tensor, ""]:
-    """-n/2 log 2 pi - (n - r)/2 log s - 1/2 log|Lambda| - 1/2 (||y - Phi w||^2 / s + ||w||^2)."""
+def likelihood(n: Tensor, noise: Tensor, solution: Solution, squared_residual: Tensor) -> Float[Tensor, ""]:
+    """Eq. 11 in its residual form, with ||y - Phi w||^2 given.
+
+    log p(y) = -n/2 log 2 pi - (n - r)/2 log s - 1/2 log|Lambda| - 1/2 (||y - Phi w||^2 / s + ||w||^2)
+    """
     s, r = noise.double(), len(solution.w)
     fit = squared_residual / s + solution.w.square().sum()
     return -0.5 * (n * math.log(2.0 * math.pi) + (n - r) * s.log() + solution.logdet_Lambda + fit)

@@ -40,13 +40,18 @@ class WeightPosterior(nn.Module):
         e = torch.randn(count, self.rank, dtype=self.m.dtype, device=self.m.device, generator=generator)
         return self.m + e @ self.L().mT
 
+    @staticmethod
+    def parameters_of(m: Float[Tensor, " r"], covariance: Float[Tensor, "r r"]) -> dict[str, Tensor]:
+        """The parameters, by name, of a q(w) found elsewhere; NaN if the covariance cannot be factorised."""
+        L, info = torch.linalg.cholesky_ex(covariance.double())
+        L = torch.where(info == 0, L, math.nan)
+        return {"m": m, "log_diagonal": L.diagonal().log(), "lower": L.tril(-1)}
+
     @torch.no_grad()
     def set_(self, m: Float[Tensor, " r"], covariance: Float[Tensor, "r r"]) -> None:
         """Take over a mean and a covariance found elsewhere, such as the closed form of Eq. 10."""
-        L = torch.linalg.cholesky(covariance.double())
-        self.m.copy_(m)
-        self.log_diagonal.copy_(L.diagonal().log())
-        self.lower.copy_(L.tril(-1))
+        for name, value in self.parameters_of(m, covariance).items():
+            self.get_parameter(name).copy_(value)
 
 
 class PointWeights(nn.Module):

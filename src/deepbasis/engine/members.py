@@ -1,0 +1,152 @@
+"""Members: E models of one architecture, stacked along a leading axis and run together by `vmap`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.utils._pytree import tree_map
+
+from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int
+from deepbasis.gp.model import DeepBasisGP, Terms
+from deepbasis.gp.predictive import GaussianMixture
+
+
+@dataclass(frozen=True)
+class Member:
+    """What may differ between members. Learning rates belong to the run: one optimiser steps them all."""
+
+    seed: int = 0
+    alpha: float = 0.01
+    beta: float = 0.01
+    noise: float = 1e-2
+    """Initial sigma_eps^2."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise InputError(f"a member's seed must be an integer from 0 to 2^63 - 1, got {self.seed!r}")
+        check_number("alpha", self.alpha, at_least=0.0)
+        check_number("beta", self.beta, at_least=0.0)
+        check_number("noise", self.noise, above=0.0)
+
+
+Build = Callable[[Member], DeepBasisGP]
+"""Makes a member's model. It must depend on the member alone: `methods.build(..., seed=member.seed)` does."""
+
+
+class Stack:
+    """E models as one. `leaves` are what an optimiser steps.
+
+    One member is not stacked at all: its leaves are the parameters of `template` itself, which is called as it is. More
+    are stacked parameters [E, ...], run through `template` by `functional_call` under `vmap`. `stacked()` and `map`
+    look the same in both cases.
+    """
+
+    def __init__(self, models: Sequence[DeepBasisGP], *, device: torch.device, dtype: torch.dtype) -> None:
+        if not models:
+            raise InputError("a stack needs at least one model, got none")
+        self.size = len(models)
+        self.device, self.dtype = device, dtype
+        self.template: DeepBasisGP = deepcopy(models[0]).to(device, dtype)
+        if self.size == 1:
+            self.leaves: dict[str, Tensor] = dict(self.template.named_parameters())
+            self.buffers: dict[str, Tensor] = dict(self.template.named_buffers())
+        else:
+            parameters, buffers = stack_module_state(list(models))
+            self.leaves = {k: p.detach().to(device, dtype).requires_grad_() for k, p in parameters.items()}
+            self.buffers = {k: b.to(device) for k, b in buffers.items()}
+            self.template.to("meta")  # its own parameters are never used
+        self._apply = _Apply(self.template)
+
+    def stacked(self) -> dict[str, Tensor]:
+        """Every parameter with its member axis in front, sharing memory with the leaves."""
+        return {k: self.with_axis(p.detach()) for k, p in self.leaves.items()}
+
+    def with_axis(self, leaf: Tensor) -> Tensor:
+        return leaf.unsqueeze(0) if self.size == 1 else leaf
+
+    def map(self, function: Callable[..., Any], per_member: Any = (), shared: Any = ()) -> Any:
+        """`function(model, *per_member, *shared)` for every member's model, results stacked along a first axis.
+
+        `per_member` arguments carry a leading axis E, `shared` ones do not; any may be None or a tuple of tensors.
+        `function` is code for one model: it sees no member axis.
+        """
+        if self.size == 1:
+            out = function(self.template, *tree_map(_first, per_member), *shared)
+            return tree_map(lambda value: value.unsqueeze(0), out)
+
+        def one(state: dict[str, Tensor], mine: Any) -> Any:
+            return functional_call(self._apply, state, (function, *mine, *shared))
+
+        state = {f"model.{name}": value for name, value in {**self.leaves, **self.buffers}.items()}
+        axes = tree_map(lambda value: None if value is None else 0, per_member)
+        return vmap(one, in_dims=(0, axes))(state, per_member)
+
+    @torch.no_grad()
+    def load(self, parameters: Mapping[str, Tensor]) -> None:
+        """Copy stacked parameters in."""
+        for name, value in self.stacked().items():
+            value.copy_(parameters[name])
+
+    def member(self, k: int, parameters: Mapping[str, Tensor] | None = None) -> DeepBasisGP:
+        """Member k as a model of its own, with `parameters` (stacked) in place of the present ones if given."""
+        model = deepcopy(self.template)
+        if self.size > 1:
+            model = model.to_empty(device=self.device)
+        with torch.no_grad():
+            for name, value in (parameters or self.stacked()).items():
+                model.get_parameter(name).copy_(value[k])
+            for name, value in self.buffers.items():
+                if self.size > 1:
+                    model.get_buffer(name).copy_(value[k])
+        return model
+
+
+def _first(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value[0]
+
+
+class _Apply(nn.Module):
+    """Lets `functional_call` run any function of a model, not its `forward` alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        return function(self.model, *inputs)
+
+
+class Ensemble:
+    """Trained members that predict together, in chunks: memory does not grow with the number of rows."""
+
+    def __init__(
+        self,
+        models: Sequence[DeepBasisGP],
+        *,
+        corrected: bool,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        chunk_rows: int = 65_536,
+    ) -> None:
+        self.stack = Stack(models, device=torch.device(device), dtype=dtype)
+        self.corrected = corrected
+        self.chunk_rows = max(1, check_positive_int("chunk_rows", chunk_rows) // len(models))
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> GaussianMixture:
+        """The equal mixture of the members' predictions for rows x [n, d], on the device of `x`."""
+        means, variances = [], []
+        for chunk in x.split(self.chunk_rows):
+            rows = chunk.to(self.stack.device, self.stack.dtype)
+            terms: Terms = self.stack.map(lambda model, rows: model(rows), shared=(rows,))
+            if bool(terms.info.any()):
+                bad = terms.info.nonzero()[:, 0].tolist()
+                raise NumericalError(f"members {bad} cannot predict: their inducing points' kernel is not positive")
+            variance = terms.var + terms.correction if self.corrected else terms.var
+            means.append(terms.mean.to(x.device))
+            variances.append((variance + terms.noise[:, None]).to(x.device))
+        return GaussianMixture(torch.cat(means, 1), torch.cat(variances, 1))

@@ -1,0 +1,74 @@
+"""The settings of a run: what all its members have in common."""
+
+from dataclasses import dataclass
+
+import torch
+
+from deepbasis.errors import check_choice, check_number, check_positive_int
+from deepbasis.gp.methods import METHODS, OBJECTIVES
+
+EXACT = "mml"
+"""The name of exact training by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
+
+PRECISIONS = ("float64", "float32", "tf32", "bf16")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Defaults are the paper's (Appendix B)."""
+
+    objective: str = "dppgp"
+    corrected: bool = False
+    """Whether predictions, and so the validation NLL, carry the variance correction of Eq. 4."""
+    epochs: int = 400
+    """With `objective="mml"` an epoch is one full-batch step."""
+    batch_size: int = 1024
+    learning_rate: float = 1e-3
+    posterior_learning_rate: float | None = None
+    """For q(w); None is `learning_rate`."""
+    noise_learning_rate: float | None = None
+    weight_decay: float = 1e-2
+    schedule: str = "constant"
+    """Or "cosine", down to 0 at the last of `epochs`."""
+    warmup_steps: int = 0
+    clip: float | None = None
+    """The largest norm of a member's gradient."""
+    patience: int | None = None
+    """Epochs without a better validation score after which a member stops; None is never."""
+    precision: str = "float32"
+    """"float64", "float32", "tf32" or "bf16". The last two are for training steps alone: tf32 for all matrix products
+    on a GPU, bf16 for the backbone's. Validation and prediction are in full float32 always."""
+    compile: bool = False
+    """torch.compile for the training step."""
+    cuda_graph: bool = True
+    """On a GPU, the whole step as one CUDA graph."""
+    chunk_rows: int = 8192
+    """Rows at a time in exact training and in validation."""
+
+    def __post_init__(self) -> None:
+        check_choice("objective", self.objective, {*OBJECTIVES, EXACT})
+        check_choice("schedule", self.schedule, {"constant", "cosine"})
+        check_choice("precision", self.precision, PRECISIONS)
+        for name in ("epochs", "batch_size", "chunk_rows"):
+            check_positive_int(name, getattr(self, name))
+        for name in ("learning_rate", "posterior_learning_rate", "noise_learning_rate", "clip"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), above=0.0)
+        check_number("weight_decay", self.weight_decay, at_least=0.0)
+        check_number("warmup_steps", self.warmup_steps, at_least=0)
+        if self.patience is not None:
+            check_positive_int("patience", self.patience)
+
+    @property
+    def exact(self) -> bool:
+        return self.objective == EXACT
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+
+def settings_for(method: str, **changes: object) -> Settings:
+    """The settings of a method of the paper, with `changes` to any of them."""
+    row = METHODS[check_choice("method", method, METHODS)]
+    return Settings(**{"objective": row.objective, "corrected": row.corrected, **changes})  # type: ignore[arg-type]

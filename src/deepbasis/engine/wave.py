@@ -1,0 +1,393 @@
+"""A wave: the members that train together on one device, one epoch after another."""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepbasis.engine.batches import Batches, Rows, Stream
+from deepbasis.engine.checkpoint import ACTIVE, FAILED, STOPPED, WaveState, empty_history, to_cpu
+from deepbasis.engine.members import Build, Member, Stack
+from deepbasis.engine.memory import is_out_of_memory
+from deepbasis.engine.optimiser import Schedule, adamw, clip_per_member
+from deepbasis.engine.settings import Settings
+from deepbasis.gp import exact
+from deepbasis.gp.methods import OBJECTIVES
+from deepbasis.gp.model import DeepBasisGP
+from deepbasis.gp.objectives import gaussian_nll
+from deepbasis.gp.posterior import WeightPosterior
+
+log = logging.getLogger("deepbasis")
+
+_WARM_UP_STEPS = 3  # before a capture: libraries allocate their workspaces, the optimiser its state
+
+
+class Wave:
+    """Trains `members` together. `train_epoch` does device work alone; `end_epoch` reads the results, once an epoch.
+
+    Nothing in here mixes members: the loss is a sum over them, clipping is per member, AdamW works element by element.
+    So a member that fails turns its own numbers into NaN, and no others.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        indices: list[int],
+        members: Sequence[Member],
+        data: Rows | Stream,
+        validation: Rows,
+        settings: Settings,
+        device: torch.device,
+    ) -> None:
+        self.settings = settings
+        self.device = device
+        dtype = settings.dtype
+        self.stack = Stack([build(member) for member in members], device=device, dtype=dtype)
+        batch_size = len(data) if settings.exact else settings.batch_size
+        self.source: Batches = data.batches([member.seed for member in members], batch_size, device, dtype)
+        self.validation = validation.to(device, dtype)
+        self.alpha = torch.tensor([member.alpha for member in members], device=device, dtype=dtype)
+        self.beta = torch.tensor([member.beta for member in members], device=device, dtype=dtype)
+        self.n = _total_weight(data).to(device, dtype)
+        self._losses: Callable[[Tensor, Tensor, Tensor | None], Tensor] = self._eager_losses
+        self._bf16 = torch.bfloat16 if settings.precision == "bf16" else None
+
+        trained = {k: p for k, p in self.stack.leaves.items() if not (settings.exact and k.startswith("posterior."))}
+        self._trained = list(trained.values())
+        self.optimiser = adamw(
+            trained,
+            learning_rate=settings.learning_rate,
+            posterior_learning_rate=settings.posterior_learning_rate or settings.learning_rate,
+            noise_learning_rate=settings.noise_learning_rate or settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            device=device,
+        )
+        steps = 1 if settings.exact else self.source.steps
+        self.schedule = Schedule(self.optimiser, settings.schedule, settings.warmup_steps, settings.epochs * steps)
+        self._loss_sum = torch.zeros(len(members), device=device, dtype=torch.float64)
+        self._solution: exact.Solution | None = None
+        self._step: Callable[[], None] = self._exact_step if settings.exact else self._minibatch_step
+        self._score: Callable[[], Tensor] = self._eager_score
+        self._steps_this_epoch = 0
+        self.state = WaveState.fresh(indices)
+        self.state.tensors = {
+            "best_score": torch.full((len(members),), math.inf, dtype=torch.float64),
+            "best_epoch": torch.zeros(len(members), dtype=torch.int64),
+            "history": empty_history(len(members)),
+        }
+        self._best = {k: p.clone() for k, p in self.stack.stacked().items()}
+
+    # ---- an epoch ----------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Compile and capture what can be; go on without, and say so in one line, where it cannot."""
+        if self.settings.compile:
+            self._compile()
+        if self.settings.exact:
+            self._solve()
+        if self.device.type == "cuda" and self.settings.cuda_graph:
+            self._capture()
+
+    def train_epoch(self, interrupted: Callable[[], bool]) -> bool:
+        """Every batch once. False if the epoch was cut short."""
+        self._loss_sum.zero_()
+        self._steps_this_epoch = 0
+        self.source.start_epoch(self.state.epoch)
+        with self._training_precision():
+            while self._more():
+                if interrupted():
+                    return False
+                self._step()
+                self._steps_this_epoch += 1
+        return True
+
+    def end_epoch(self) -> None:
+        """Validate, keep the best parameters of each member, and decide who goes on. The one synchronisation."""
+        state = self.state
+        state.epoch += 1
+        state.step += self._steps_this_epoch
+        train_loss = self._loss_sum / max(1, self._steps_this_epoch)
+        told = torch.cat([train_loss[None], self._score()]).cpu()  # rows: loss, validation, noise, info
+        state.tensors["history"] = torch.cat([state.tensors["history"], told[:3].T[:, None, :]], 1)
+        loss, score, _, info = told
+        best_score, best_epoch = state.tensors["best_score"], state.tensors["best_epoch"]
+        for k, status in enumerate(state.status):
+            if status != ACTIVE:
+                continue
+            if not (math.isfinite(loss[k]) and math.isfinite(score[k])):
+                state.status[k] = FAILED
+                state.reason[k] = _failure(state.epoch, float(loss[k]), float(score[k]), int(info[k]))
+            elif score[k] < best_score[k]:
+                best_score[k], best_epoch[k] = score[k], state.epoch
+                for name, value in self.stack.stacked().items():
+                    self._best[name][k].copy_(value[k])
+            elif self.settings.patience is not None and state.epoch - best_epoch[k] >= self.settings.patience:
+                state.status[k] = STOPPED
+                state.reason[k] = f"no better validation score for {self.settings.patience} epochs"
+
+    @property
+    def active(self) -> int:
+        return self.state.status.count(ACTIVE)
+
+    def _more(self) -> bool:
+        return self._steps_this_epoch == 0 if self.settings.exact else self.source.advance()
+
+    # ---- one step; device work alone ---------------------------------------------------------------------------
+
+    def _minibatch_step(self) -> None:
+        """Algorithm 3, lines 2 to 7, for every member."""
+        losses = self._losses(*self.source.take())
+        self.optimiser.zero_grad()
+        losses.sum().backward()
+        self._descend(losses)
+
+    def _eager_losses(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        objective = OBJECTIVES[self.settings.objective]
+
+        def loss(
+            model: DeepBasisGP, alpha: Tensor, beta: Tensor, x: Tensor, y: Tensor, weight: Tensor | None, n: Tensor
+        ) -> Tensor:
+            return objective(model(x), y, n, alpha, beta, weight)
+
+        if self.source.shared:
+            return self.stack.map(loss, (self.alpha, self.beta), (x, y, weight, self.n))
+        return self.stack.map(loss, (self.alpha, self.beta, x, y, weight), (self.n,))
+
+    def _exact_step(self) -> None:
+        """Algorithm 1, lines 2 to 5: the gradient of -log p(y) / n, chunk by chunk, then the new solution."""
+        solution = self._solution
+        assert solution is not None
+        n = self.n.double()
+        self.optimiser.zero_grad()
+        squared = torch.zeros_like(self._loss_sum)
+        for x, y, weight in self.source.chunks(self.settings.chunk_rows):
+            loss, chunk_squared = self.stack.map(_chunk_loss, (solution,), (x, y, weight))
+            (loss / n).sum().backward()
+            squared += chunk_squared
+        losses = self.stack.map(_shared_loss, (solution,), (n,))
+        (losses / n).sum().backward()
+        value = self.stack.map(_likelihood, (solution, squared), (n,))
+        self._descend(-value / n)
+        self._solve()
+
+    def _descend(self, losses: Tensor) -> None:
+        if self.settings.clip is not None:
+            gradients = [self.stack.with_axis(p.grad) for p in self._trained if p.grad is not None]
+            clip_per_member(gradients, self.settings.clip)
+        self.schedule.apply()
+        self.optimiser.step()
+        self._loss_sum += losses.detach()
+
+    @torch.no_grad()
+    def _solve(self) -> None:
+        """Eq. 10 at the present parameters, for the next gradient; and as q(w), which the validation predicts with."""
+        total: Any = None
+        for x, y, weight in self.source.chunks(self.settings.chunk_rows):
+            chunk = self.stack.map(_statistics, (), (x, y, weight))
+            total = chunk if total is None else total.plus(chunk)
+        solution = self.stack.map(_solution, (total,))
+        if self._solution is None:
+            self._solution = exact.Solution(*(part.clone() for part in solution))
+        for place, part in zip(self._solution, solution, strict=True):
+            place.copy_(part)  # in place: a CUDA graph reads and writes fixed addresses
+        for name, value in self.stack.map(_posterior_parameters, (solution,)).items():
+            self.stack.with_axis(self.stack.leaves[f"posterior.{name}"].detach()).copy_(value)
+
+    # ---- validation --------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _eager_score(self) -> Tensor:
+        """[3, E]: validation NLL (MSE for a DNN), noise, and the pivot of a failed factorisation or 0."""
+        rows = max(1, self.settings.chunk_rows // self.stack.size)
+        total: Any = torch.zeros_like(self._loss_sum)
+        for start in range(0, len(self.validation), rows):
+            part = slice(start, start + rows)
+            weight = None if self.validation.weight is None else self.validation.weight[part]
+            score, noise, info = self.stack.map(
+                self._chunk_score, (), (self.validation.x[part], self.validation.y[part], weight)
+            )
+            total = total + score
+        return torch.stack([total / _total_weight(self.validation), noise, info])
+
+    def _chunk_score(
+        self, model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        t = model(x)
+        if self.settings.objective == "mse":
+            rows = (y - t.mean).square()
+        else:
+            var = t.var + t.correction if self.settings.corrected else t.var
+            rows = gaussian_nll(y, t.mean, var + t.noise)
+        rows = rows.double() if weight is None else weight * rows.double()
+        return rows.sum(), t.noise.double(), t.info.double()
+
+    # ---- compilation, capture and precision --------------------------------------------------------------------
+
+    def _compile(self) -> None:
+        if self.settings.exact:
+            log.warning("exact training is not compiled: going on eagerly")
+            return
+        compiled = torch.compile(self._eager_losses, fullgraph=True, dynamic=False)
+        try:
+            with self._training_precision():
+                self.source.start_epoch(0)
+                self.source.advance()
+                compiled(*self.source.take()).sum().backward()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            log.warning("torch.compile failed (%s): going on eagerly", _first_line(error))
+            return
+        finally:
+            self.optimiser.zero_grad()
+        self._losses = compiled
+
+    def _capture(self) -> None:
+        """Record a step and the validation as CUDA graphs. What the warm-up changed is put back."""
+        before = self.export()
+        step, score = self._step, self._score
+        try:
+            with self._training_precision():
+                self._step = self._captured(step, self._rewind)
+            self._score = self._captured(score, lambda: None)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            log.warning("CUDA graph capture failed (%s): going on eagerly", _first_line(error))
+            self._step, self._score = step, score
+            torch.cuda.synchronize(self.device)
+        self.restore(before)
+
+    def _captured(self, work: Callable[[], Any], rewind: Callable[[], None]) -> Callable[[], Any]:
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP_STEPS):
+                rewind()
+                work()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        rewind()
+        self.optimiser.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = work()
+
+        def replay() -> Any:
+            graph.replay()
+            return result
+
+        return replay
+
+    def _rewind(self) -> None:
+        self.source.start_epoch(0)
+        self.source.advance()
+
+    @contextmanager
+    def _training_precision(self) -> Iterator[None]:
+        """tf32 and bf16 hold inside this block alone."""
+        backbone: Any = self.stack.template.backbone
+        matmul: Any = torch.backends.cuda.matmul
+        before = matmul.fp32_precision
+        if self.settings.precision == "tf32":
+            matmul.fp32_precision = "tf32"
+        if hasattr(backbone, "autocast"):
+            backbone.autocast = self._bf16
+        try:
+            yield
+        finally:
+            matmul.fp32_precision = before
+            if hasattr(backbone, "autocast"):
+                backbone.autocast = None
+
+    # ---- memory ------------------------------------------------------------------------------------------------
+
+    def export(self) -> WaveState:
+        """Everything that `restore` needs to go on from here, on the CPU."""
+        state = self.state
+        moments: dict[str, Tensor] = {}
+        for name, leaf in self.stack.leaves.items():
+            own = self.optimiser.state.get(leaf, {})
+            for prefix, key in (("first", "exp_avg"), ("second", "exp_avg_sq")):
+                moments[f"{prefix}/{name}"] = self.stack.with_axis(own[key] if own else torch.zeros_like(leaf))
+        tensors = {
+            **{f"parameters/{k}": v for k, v in self.stack.stacked().items()},
+            **moments,
+            **{f"best/{k}": v for k, v in self._best.items()},
+            **{k: state.tensors[k] for k in ("best_score", "best_epoch", "history")},
+        }
+        return WaveState(
+            list(state.indices), state.epoch, state.step, list(state.status), list(state.reason), to_cpu(tensors)
+        )
+
+    @torch.no_grad()
+    def restore(self, state: WaveState) -> None:
+        self.state = WaveState(**{**vars(state), "tensors": to_cpu(state.tensors)})
+        self.stack.load(state.group("parameters"))
+        for name, value in state.group("best").items():
+            self._best[name].copy_(value)
+        first, second = state.group("first"), state.group("second")
+        for name, leaf in self.stack.leaves.items():
+            if not any(leaf is trained for trained in self._trained):
+                continue
+            own = self.optimiser.state[leaf]
+            if not own:
+                on = self.device if self.device.type == "cuda" else "cpu"
+                own["step"] = torch.zeros((), dtype=torch.float32, device=on)
+                own["exp_avg"], own["exp_avg_sq"] = torch.zeros_like(leaf), torch.zeros_like(leaf)
+            own["step"].fill_(state.step)
+            self.stack.with_axis(own["exp_avg"]).copy_(first[name])
+            self.stack.with_axis(own["exp_avg_sq"]).copy_(second[name])
+        self.schedule.set_step(state.step)
+        if self._solution is not None:
+            self._solve()
+
+    def ended(self) -> list[WaveState]:
+        """Each member on its own, without its moments."""
+        state = self.export()
+        for name in [k for k in state.tensors if k.startswith(("first/", "second/", "parameters/"))]:
+            del state.tensors[name]
+        return [state.select([k]) for k in range(self.stack.size)]
+
+
+def _chunk_loss(model: DeepBasisGP, solution: exact.Solution, x: Tensor, y: Tensor, weight: Tensor | None) -> Any:
+    return exact.chunk_loss(model.basis(x), y - model.mean, model.noise(), solution, weight)
+
+
+def _shared_loss(model: DeepBasisGP, solution: exact.Solution, n: Tensor) -> Tensor:
+    return exact.shared_loss(n, model.noise(), solution)
+
+
+def _likelihood(model: DeepBasisGP, solution: exact.Solution, squared: Tensor, n: Tensor) -> Tensor:
+    return exact.likelihood(n, model.noise().detach(), solution, squared)
+
+
+def _statistics(model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor | None) -> exact.Statistics:
+    return exact.statistics(model.basis(x), y - model.mean, weight)
+
+
+def _solution(model: DeepBasisGP, total: exact.Statistics) -> exact.Solution:
+    return exact.solve(total, model.noise())
+
+
+def _posterior_parameters(model: DeepBasisGP, solution: exact.Solution) -> dict[str, Tensor]:
+    return WeightPosterior.parameters_of(solution.w, model.noise().double() * solution.Lambda_inv)
+
+
+def _total_weight(data: Rows | Stream) -> Tensor:
+    if isinstance(data, Rows) and data.weight is not None:
+        return data.weight.double().sum()
+    return torch.tensor(float(len(data)), dtype=torch.float64)
+
+
+def _failure(epoch: int, loss: float, score: float, info: int) -> str:
+    if info:
+        return f"epoch {epoch}: the inducing points' kernel matrix could not be factorised (pivot {info})"
+    return f"epoch {epoch}: not finite (training loss {loss:g}, validation score {score:g})"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
