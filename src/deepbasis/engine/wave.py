@@ -53,7 +53,7 @@ class Wave:
         self.alpha = torch.tensor([member.alpha for member in members], device=device, dtype=dtype)
         self.beta = torch.tensor([member.beta for member in members], device=device, dtype=dtype)
         self.n = _total_weight(data).to(device, dtype)
-        self._losses: Callable[[Tensor, Tensor, Tensor | None], Tensor] = self._eager_losses
+        self.losses: Callable[[Tensor, Tensor, Tensor | None], Tensor] = self._eager_losses
         self._bf16 = torch.bfloat16 if settings.precision == "bf16" else None
 
         trained = {k: p for k, p in self.stack.leaves.items() if not (settings.exact and k.startswith("posterior."))}
@@ -70,8 +70,8 @@ class Wave:
         self.schedule = Schedule(self.optimiser, settings.schedule, settings.warmup_steps, settings.epochs * steps)
         self._loss_sum = torch.zeros(len(members), device=device, dtype=torch.float64)
         self._solution: exact.Solution | None = None
-        self._step: Callable[[], None] = self._exact_step if settings.exact else self._minibatch_step
-        self._score: Callable[[], Tensor] = self._eager_score
+        self.step: Callable[[], None] = self._exact_step if settings.exact else self._minibatch_step
+        self.score: Callable[[], Tensor] = self._eager_score
         self._steps_this_epoch = 0
         self.state = WaveState.fresh(indices)
         self.state.tensors = {
@@ -97,11 +97,11 @@ class Wave:
         self._loss_sum.zero_()
         self._steps_this_epoch = 0
         self.source.start_epoch(self.state.epoch)
-        with self._training_precision():
+        with self.training_precision():
             while self._more():
                 if interrupted():
                     return False
-                self._step()
+                self.step()
                 self._steps_this_epoch += 1
         return True
 
@@ -111,7 +111,7 @@ class Wave:
         state.epoch += 1
         state.step += self._steps_this_epoch
         train_loss = self._loss_sum / max(1, self._steps_this_epoch)
-        told = torch.cat([train_loss[None], self._score()]).cpu()  # rows: loss, validation, noise, info
+        told = torch.cat([train_loss[None], self.score()]).cpu()  # rows: loss, validation, noise, info
         state.tensors["history"] = torch.cat([state.tensors["history"], told[:3].T[:, None, :]], 1)
         loss, score, _, info = told
         best_score, best_epoch = state.tensors["best_score"], state.tensors["best_epoch"]
@@ -140,7 +140,7 @@ class Wave:
 
     def _minibatch_step(self) -> None:
         """Algorithm 3, lines 2 to 7, for every member."""
-        losses = self._losses(*self.source.take())
+        losses = self.losses(*self.source.take())
         self.optimiser.zero_grad()
         losses.sum().backward()
         self._descend(losses)
@@ -233,7 +233,7 @@ class Wave:
             return
         compiled = torch.compile(self._eager_losses, fullgraph=True, dynamic=False)
         try:
-            with self._training_precision():
+            with self.training_precision():
                 self.source.start_epoch(0)
                 self.source.advance()
                 compiled(*self.source.take()).sum().backward()
@@ -244,21 +244,21 @@ class Wave:
             return
         finally:
             self.optimiser.zero_grad()
-        self._losses = compiled
+        self.losses = compiled
 
     def _capture(self) -> None:
         """Record a step and the validation as CUDA graphs. What the warm-up changed is put back."""
         before = self.export()
-        step, score = self._step, self._score
+        step, score = self.step, self.score
         try:
-            with self._training_precision():
-                self._step = self._captured(step, self._rewind)
-            self._score = self._captured(score, lambda: None)
+            with self.training_precision():
+                self.step = self._captured(step, self._rewind)
+            self.score = self._captured(score, lambda: None)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             log.warning("CUDA graph capture failed (%s): going on eagerly", _first_line(error))
-            self._step, self._score = step, score
+            self.step, self.score = step, score
             torch.cuda.synchronize(self.device)
         self.restore(before)
 
@@ -287,7 +287,7 @@ class Wave:
         self.source.advance()
 
     @contextmanager
-    def _training_precision(self) -> Iterator[None]:
+    def training_precision(self) -> Iterator[None]:
         """tf32 and bf16 hold inside this block alone."""
         backbone: Any = self.stack.template.backbone
         matmul: Any = torch.backends.cuda.matmul
