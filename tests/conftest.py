@@ -7,13 +7,12 @@ which `test_compiled.py` starts.
 import os
 
 import pytest
+import torch
 from jaxtyping import install_import_hook
 
 CHECK_SHAPES = os.environ.get("DEEPBASIS_CHECK_SHAPES", "1") == "1"
 if CHECK_SHAPES:
     install_import_hook("deepbasis.gp", "beartype.beartype")
-
-import torch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

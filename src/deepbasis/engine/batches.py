@@ -151,7 +151,7 @@ class Resident:
         if self.data.weight is not None:
             own = self._pick(self.data.weight, index)
             weight = own if weight is None else own * weight
-        self._step += 1
+        self._step.add_(1)
         return Batch(self._pick(self.data.x, index), self._pick(self.data.y, index), weight)
 
     def chunks(self, rows: int) -> Iterator[Batch]:
@@ -215,11 +215,14 @@ class Streamed:
 def shuffled(seeds: Tensor, epoch: int, n: int) -> Tensor:
     """A permutation of 0 … n-1 for each seed [E] and epoch: rows sorted by a hash (SplitMix64) of (seed, epoch, row).
 
-    Integer arithmetic that wraps around is the same everywhere, which a random generator's stream is not.
+    Integer arithmetic that wraps around is the same everywhere, which a random generator's stream is not. All members
+    are sorted at once, the member's number above 48 bits of hash: a GPU sorts one long list far faster than many short.
     """
     row = torch.arange(n, dtype=torch.int64, device=seeds.device)
-    stream = _mix(_mix(seeds) + epoch)
-    return _mix(stream[:, None] + row * _GOLDEN).argsort(dim=1, stable=True)
+    member = torch.arange(len(seeds), dtype=torch.int64, device=seeds.device)[:, None]
+    hashed = _mix(_mix(_mix(seeds) + epoch)[:, None] + row * _GOLDEN)
+    key = (member << 48) | ((hashed >> 16) & ((1 << 48) - 1))
+    return key.flatten().argsort(stable=True).view(len(seeds), n) - member * n
 
 
 def _signed(value: int) -> int:

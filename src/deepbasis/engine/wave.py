@@ -4,16 +4,17 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Batches, Rows, Stream
-from deepbasis.engine.checkpoint import ACTIVE, FAILED, STOPPED, WaveState, empty_history, to_cpu
+from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, empty_history, to_cpu
 from deepbasis.engine.members import Build, Member, Stack
 from deepbasis.engine.memory import is_out_of_memory
-from deepbasis.engine.optimiser import Schedule, adamw, clip_per_member
+from deepbasis.engine.optimiser import AdamW, Schedule, clip_per_member
 from deepbasis.engine.settings import Settings
 from deepbasis.gp import exact
 from deepbasis.gp.methods import OBJECTIVES
@@ -23,6 +24,7 @@ from deepbasis.gp.posterior import WeightPosterior
 
 log = logging.getLogger("deepbasis")
 
+_FEWEST_ROWS = 1024  # of a validation chunk, however many members there are
 _WARM_UP_STEPS = 3  # before a capture: libraries allocate their workspaces, the optimiser its state
 
 
@@ -50,28 +52,27 @@ class Wave:
         batch_size = len(data) if settings.exact else settings.batch_size
         self.source: Batches = data.batches([member.seed for member in members], batch_size, device, dtype)
         self.validation = validation.to(device, dtype)
+        self._validation_weight = _total_weight(validation).to(device)
         self.alpha = torch.tensor([member.alpha for member in members], device=device, dtype=dtype)
         self.beta = torch.tensor([member.beta for member in members], device=device, dtype=dtype)
         self.n = _total_weight(data).to(device, dtype)
-        self.losses: Callable[[Tensor, Tensor, Tensor | None], Tensor] = self._eager_losses
+        self.losses: Callable[[], Tensor] = self._eager_losses
         self._bf16 = torch.bfloat16 if settings.precision == "bf16" else None
 
         trained = {k: p for k, p in self.stack.leaves.items() if not (settings.exact and k.startswith("posterior."))}
-        self._trained = list(trained.values())
-        self.optimiser = adamw(
+        self.optimiser = AdamW(
             trained,
             learning_rate=settings.learning_rate,
-            posterior_learning_rate=settings.posterior_learning_rate or settings.learning_rate,
-            noise_learning_rate=settings.noise_learning_rate or settings.learning_rate,
+            posterior_learning_rate=settings.posterior_learning_rate,
+            noise_learning_rate=settings.noise_learning_rate,
             weight_decay=settings.weight_decay,
-            device=device,
         )
         steps = 1 if settings.exact else self.source.steps
         self.schedule = Schedule(self.optimiser, settings.schedule, settings.warmup_steps, settings.epochs * steps)
         self._loss_sum = torch.zeros(len(members), device=device, dtype=torch.float64)
         self._solution: exact.Solution | None = None
         self.step: Callable[[], None] = self._exact_step if settings.exact else self._minibatch_step
-        self.score: Callable[[], Tensor] = self._eager_score
+        self.close: Callable[[], Tensor] = self._eager_close
         self._steps_this_epoch = 0
         self.state = WaveState.fresh(indices)
         self.state.tensors = {
@@ -80,6 +81,8 @@ class Wave:
             "history": empty_history(len(members)),
         }
         self._best = {k: p.clone() for k, p in self.stack.stacked().items()}
+        self._best_score = torch.full_like(self._loss_sum, math.inf)
+        self._active = torch.ones(len(members), dtype=torch.bool, device=device)
 
     # ---- an epoch ----------------------------------------------------------------------------------------------
 
@@ -110,24 +113,22 @@ class Wave:
         state = self.state
         state.epoch += 1
         state.step += self._steps_this_epoch
-        train_loss = self._loss_sum / max(1, self._steps_this_epoch)
-        told = torch.cat([train_loss[None], self.score()]).cpu()  # rows: loss, validation, noise, info
-        state.tensors["history"] = torch.cat([state.tensors["history"], told[:3].T[:, None, :]], 1)
-        loss, score, _, info = told
-        best_score, best_epoch = state.tensors["best_score"], state.tensors["best_epoch"]
-        for k, status in enumerate(state.status):
-            if status != ACTIVE:
+        told = self.close().cpu()
+        told[0] /= max(1, self._steps_this_epoch)
+        state.tensors["history"] = torch.cat([state.tensors["history"], told[: len(HISTORY)].T[:, None, :]], 1)
+        best_epoch = state.tensors["best_epoch"]
+        for k, (loss, score, _, info, improved) in enumerate(told.T.tolist()):
+            if state.status[k] != ACTIVE:
                 continue
-            if not (math.isfinite(loss[k]) and math.isfinite(score[k])):
-                state.status[k] = FAILED
-                state.reason[k] = _failure(state.epoch, float(loss[k]), float(score[k]), int(info[k]))
-            elif score[k] < best_score[k]:
-                best_score[k], best_epoch[k] = score[k], state.epoch
-                for name, value in self.stack.stacked().items():
-                    self._best[name][k].copy_(value[k])
+            if improved:
+                state.tensors["best_score"][k], best_epoch[k] = score, state.epoch
+            elif not (math.isfinite(loss) and math.isfinite(score)):
+                state.status[k], state.reason[k] = FAILED, _failure(state.epoch, loss, score, int(info))
+                self._active[k] = False
             elif self.settings.patience is not None and state.epoch - best_epoch[k] >= self.settings.patience:
                 state.status[k] = STOPPED
                 state.reason[k] = f"no better validation score for {self.settings.patience} epochs"
+                self._active[k] = False
 
     @property
     def active(self) -> int:
@@ -140,12 +141,13 @@ class Wave:
 
     def _minibatch_step(self) -> None:
         """Algorithm 3, lines 2 to 7, for every member."""
-        losses = self.losses(*self.source.take())
+        losses = self.losses()
         self.optimiser.zero_grad()
         losses.sum().backward()
         self._descend(losses)
 
-    def _eager_losses(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+    def _eager_losses(self) -> Tensor:
+        x, y, weight = self.source.take()
         objective = OBJECTIVES[self.settings.objective]
 
         def loss(
@@ -176,8 +178,8 @@ class Wave:
 
     def _descend(self, losses: Tensor) -> None:
         if self.settings.clip is not None:
-            gradients = [self.stack.with_axis(p.grad) for p in self._trained if p.grad is not None]
-            clip_per_member(gradients, self.settings.clip)
+            leaves = self.optimiser.leaves.values()
+            clip_per_member([self.stack.with_axis(p.grad) for p in leaves if p.grad is not None], self.settings.clip)
         self.schedule.apply()
         self.optimiser.step()
         self._loss_sum += losses.detach()
@@ -200,9 +202,22 @@ class Wave:
     # ---- validation --------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _eager_score(self) -> Tensor:
-        """[3, E]: validation NLL (MSE for a DNN), noise, and the pivot of a failed factorisation or 0."""
-        rows = max(1, self.settings.chunk_rows // self.stack.size)
+    def _eager_close(self) -> Tensor:
+        """Validate and keep the best: device work alone.
+
+        [5, E]: summed training loss, validation score, noise, pivot of a failed factorisation or 0, improved or not.
+        """
+        score, noise, info = self._validate()
+        improved = self._active & (score < self._best_score) & self._loss_sum.isfinite()
+        self._best_score.copy_(torch.where(improved, score, self._best_score))
+        for name, value in self.stack.stacked().items():
+            best = self._best[name]
+            best.copy_(torch.where(improved.view(-1, *[1] * (value.dim() - 1)), value, best))
+        return torch.stack([self._loss_sum, score, noise, info, improved.double()])
+
+    def _validate(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Validation NLL (MSE for a DNN), noise and info of each member."""
+        rows = max(_FEWEST_ROWS, self.settings.chunk_rows // self.stack.size)
         total: Any = torch.zeros_like(self._loss_sum)
         for start in range(0, len(self.validation), rows):
             part = slice(start, start + rows)
@@ -211,7 +226,7 @@ class Wave:
                 self._chunk_score, (), (self.validation.x[part], self.validation.y[part], weight)
             )
             total = total + score
-        return torch.stack([total / _total_weight(self.validation), noise, info])
+        return total / self._validation_weight, noise, info
 
     def _chunk_score(
         self, model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor | None
@@ -231,12 +246,11 @@ class Wave:
         if self.settings.exact:
             log.warning("exact training is not compiled: going on eagerly")
             return
-        compiled = torch.compile(self._eager_losses, fullgraph=True, dynamic=False)
+        compiled = torch.compile(_with_own_code(self._eager_losses), fullgraph=True, dynamic=False)
         try:
             with self.training_precision():
-                self.source.start_epoch(0)
-                self.source.advance()
-                compiled(*self.source.take()).sum().backward()
+                self._rewind()
+                compiled().sum().backward()
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -245,20 +259,22 @@ class Wave:
         finally:
             self.optimiser.zero_grad()
         self.losses = compiled
+        if self.device.type == "cuda":
+            self.optimiser.compile()
 
     def _capture(self) -> None:
         """Record a step and the validation as CUDA graphs. What the warm-up changed is put back."""
         before = self.export()
-        step, score = self.step, self.score
+        step, close = self.step, self.close
         try:
             with self.training_precision():
                 self.step = self._captured(step, self._rewind)
-            self.score = self._captured(score, lambda: None)
+            self.close = self._captured(close, lambda: None)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             log.warning("CUDA graph capture failed (%s): going on eagerly", _first_line(error))
-            self.step, self.score = step, score
+            self.step, self.close = step, close
             torch.cuda.synchronize(self.device)
         self.restore(before)
 
@@ -309,10 +325,9 @@ class Wave:
         """Everything that `restore` needs to go on from here, on the CPU."""
         state = self.state
         moments: dict[str, Tensor] = {}
-        for name, leaf in self.stack.leaves.items():
-            own = self.optimiser.state.get(leaf, {})
-            for prefix, key in (("first", "exp_avg"), ("second", "exp_avg_sq")):
-                moments[f"{prefix}/{name}"] = self.stack.with_axis(own[key] if own else torch.zeros_like(leaf))
+        for name in self.optimiser.leaves:
+            for prefix, moment in (("first", self.optimiser.first), ("second", self.optimiser.second)):
+                moments[f"{prefix}/{name}"] = self.stack.with_axis(moment[name])
         tensors = {
             **{f"parameters/{k}": v for k, v in self.stack.stacked().items()},
             **moments,
@@ -329,18 +344,12 @@ class Wave:
         self.stack.load(state.group("parameters"))
         for name, value in state.group("best").items():
             self._best[name].copy_(value)
-        first, second = state.group("first"), state.group("second")
-        for name, leaf in self.stack.leaves.items():
-            if not any(leaf is trained for trained in self._trained):
-                continue
-            own = self.optimiser.state[leaf]
-            if not own:
-                on = self.device if self.device.type == "cuda" else "cpu"
-                own["step"] = torch.zeros((), dtype=torch.float32, device=on)
-                own["exp_avg"], own["exp_avg_sq"] = torch.zeros_like(leaf), torch.zeros_like(leaf)
-            own["step"].fill_(state.step)
-            self.stack.with_axis(own["exp_avg"]).copy_(first[name])
-            self.stack.with_axis(own["exp_avg_sq"]).copy_(second[name])
+        self._best_score.copy_(state.tensors["best_score"])
+        self._active.copy_(torch.tensor([status == ACTIVE for status in state.status]))
+        for prefix, moment in (("first", self.optimiser.first), ("second", self.optimiser.second)):
+            for name, value in state.group(prefix).items():
+                self.stack.with_axis(moment[name]).copy_(value)
+        self.optimiser.set_count(state.step)
         self.schedule.set_step(state.step)
         if self._solution is not None:
             self._solve()
@@ -387,6 +396,23 @@ def _failure(epoch: int, loss: float, score: float, info: int) -> str:
     if info:
         return f"epoch {epoch}: the inducing points' kernel matrix could not be factorised (pivot {info})"
     return f"epoch {epoch}: not finite (training loss {loss:g}, validation score {score:g})"
+
+
+def _with_own_code(method: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """The same method with a code object of its own.
+
+    torch.compile keeps its cache, and the limit on recompilations, by code object; without this the ninth wave of a
+    process would not be compiled.
+    """
+    function: Any = method.__func__  # type: ignore[attr-defined]
+    copy = FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    return MethodType(copy, method.__self__)  # type: ignore[attr-defined]
 
 
 def _first_line(error: BaseException) -> str:

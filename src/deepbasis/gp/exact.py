@@ -69,9 +69,9 @@ def solve(stats: Statistics, noise: Float[Tensor, ""]) -> Solution:
     eye = torch.eye(stats.gram.shape[-1], dtype=torch.float64, device=stats.gram.device)
     chol, info = torch.linalg.cholesky_ex(stats.gram + noise.double() * eye)
     chol = torch.where(info == 0, chol, math.nan)
-    w = torch.cholesky_solve(stats.projection[:, None], chol)[:, 0]
-    logdet = 2.0 * chol.diagonal().log().sum()
-    return Solution(w, torch.cholesky_solve(eye, chol), logdet, info)
+    root = torch.linalg.solve_triangular(chol, eye, upper=False)  # `cholesky_solve` cannot be part of a CUDA graph
+    w = root.mT @ (root @ stats.projection)
+    return Solution(w, root.mT @ root, 2.0 * chol.diagonal().log().sum(), info)
 
 
 def log_marginal_likelihood(
@@ -108,7 +108,7 @@ def chunk_loss(
     with w and Lambda^-1 held fixed. Its value means nothing.
     """
     squared = (y.double() - phi.double() @ solution.w).square()
-    complexity = ((phi.detach() @ solution.Lambda_inv.to(phi.dtype)) * phi).sum(-1).double()
+    complexity = ((phi.detach().double() @ solution.Lambda_inv) * phi).sum(-1)  # float64: Lambda^-1 may be of size 1/s
     if weight is not None:
         squared, complexity = weight * squared, weight * complexity
     return 0.5 * squared.sum() / noise.double() + complexity.sum(), squared.sum().detach()
@@ -143,14 +143,14 @@ def posterior(model: DeepBasisGP, chunks: Chunks) -> tuple[Statistics, Solution]
     for x, y in chunks():
         chunk = statistics(model.basis(x), y - model.mean)
         total = chunk if total is None else total.plus(chunk)
-    if total is None:
+    if total is None or not bool(total.n > 0):
         raise NumericalError("exact inference needs at least one row, the data set has none")
     solution = solve(total, model.noise())
-    if int(solution.info):
+    if int(solution.info) or not bool(solution.w.isfinite().all()):
         raise NumericalError(
             f"Phi^T Phi + noise I could not be factorised (pivot {int(solution.info)}, "
-            f"noise {float(model.noise()):.3g}): the basis has values that are not finite, or the noise is too small "
-            "for them; lower the learning rate or raise the noise floor"
+            f"noise {float(model.noise()):.3g}): the basis or the target has values that are not finite, or the noise "
+            "is too small for them; lower the learning rate or raise the noise floor"
         )
     return total, solution
 

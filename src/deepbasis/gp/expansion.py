@@ -67,7 +67,7 @@ class RBF(nn.Module):
     def forward(self, g: Float[Tensor, "b h"]) -> Features:
         root, info = self._inverse_root()
         phi = self._cross_kernel(g) @ root.mT
-        prior_var = phi.square().sum(-1)
+        prior_var = (phi * phi).sum(-1)
         return Features(phi, prior_var, (self.log_variance.exp() - prior_var).clamp_min(0.0), info)
 
     def kernel(self, g: Float[Tensor, "a h"], g2: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:
@@ -92,9 +92,7 @@ class RBF(nn.Module):
         eye = torch.eye(self.rank, dtype=torch.float64, device=Z.device)
         squared_distance = _squared_distance(Z, Z) * (1.0 - eye)  # exactly zero on the diagonal
         K = variance * torch.exp(-0.5 * squared_distance)
-        L, info = torch.linalg.cholesky_ex(K + self.jitter * variance * eye)
-        root = torch.linalg.solve_triangular(L, eye, upper=False)
-        root = torch.where(info == 0, root, math.nan)
+        root, info = _inverse_cholesky(K + self.jitter * variance * eye, eye)
         return root.to(self.Z.dtype), info
 
 
@@ -109,12 +107,28 @@ class PassThrough(nn.Module):
         return _without_correction(g)
 
 
+def _inverse_cholesky(K: Float[Tensor, "r r"], eye: Float[Tensor, "r r"]) -> tuple[Float[Tensor, "r r"], Tensor]:
+    """R = L^-1 where K = L L^T, with its first derivative; NaN, and the pivot in `info`, if K is not positive definite.
+
+    R is found without a graph; then K, with its graph, is put through one Newton step towards the factor. With
+    S = R K R^T - I (zero, up to rounding) the factor of I + S is I + half(S) to first order, half(S) being the lower
+    triangle with half of the diagonal, so that R - half(S) R has the value of R and the first derivative of L^-1. The
+    gradient is then a few matrix products, where that of a Cholesky factor and an inverse is a chain of triangular
+    solves. Second derivatives are not those of L^-1.
+    """
+    L, info = torch.linalg.cholesky_ex(K.detach())
+    R = torch.linalg.solve_triangular(L, eye, upper=False)
+    S = R @ K @ R.mT - eye
+    half = S.tril() - 0.5 * S * eye
+    return torch.where(info == 0, R - half @ R, math.nan), info
+
+
 def _squared_distance(a: Float[Tensor, "a h"], b: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:
     product = a @ b.mT
     return (a.square().sum(-1)[:, None] + b.square().sum(-1)[None, :] - 2.0 * product).clamp_min(0.0)
 
 
 def _without_correction(phi: Float[Tensor, "b r"]) -> Features:
-    prior_var = phi.square().sum(-1)
+    prior_var = (phi * phi).sum(-1)
     no_failure = torch.zeros((), dtype=torch.int32, device=phi.device)
     return Features(phi, prior_var, torch.zeros_like(prior_var), no_failure)

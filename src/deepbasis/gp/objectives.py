@@ -12,7 +12,7 @@ from torch import Tensor
 
 from deepbasis.gp.model import Terms
 
-Scalar = float | Float[Tensor, ""]
+Scalar = int | float | Float[Tensor, ""]
 Weight = Float[Tensor, " b"] | None
 
 

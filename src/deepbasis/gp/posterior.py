@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from deepbasis.errors import check_positive_int
+from deepbasis.errors import NumericalError, check_positive_int
 
 
 class WeightPosterior(nn.Module):
@@ -28,7 +28,8 @@ class WeightPosterior(nn.Module):
 
     def forward(self, phi: Float[Tensor, "b r"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         """Mean <m, phi> and variance ||L^T phi||^2 of <w, phi>."""
-        return phi @ self.m, (phi @ self.L()).square().sum(-1)
+        Lt_phi = phi @ self.L()
+        return (phi * self.m).sum(-1), (Lt_phi * Lt_phi).sum(-1)
 
     def kl(self) -> Float[Tensor, ""]:
         """KL(q(w) || N(0, I)) = 1/2 (||L||_F^2 + ||m||^2 - r) - sum log diag L."""
@@ -50,7 +51,10 @@ class WeightPosterior(nn.Module):
     @torch.no_grad()
     def set_(self, m: Float[Tensor, " r"], covariance: Float[Tensor, "r r"]) -> None:
         """Take over a mean and a covariance found elsewhere, such as the closed form of Eq. 10."""
-        for name, value in self.parameters_of(m, covariance).items():
+        found = self.parameters_of(m, covariance)
+        if not all(bool(value.isfinite().all()) for value in found.values()):
+            raise NumericalError("q(w) cannot be set: its covariance is not positive definite to working precision")
+        for name, value in found.items():
             self.get_parameter(name).copy_(value)
 
 
@@ -67,7 +71,7 @@ class PointWeights(nn.Module):
         self.m = nn.Parameter((torch.rand(r) * 2.0 - 1.0) / math.sqrt(r))
 
     def forward(self, phi: Float[Tensor, "b r"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-        mean = phi @ self.m
+        mean = (phi * self.m).sum(-1)
         return mean, torch.zeros_like(mean)
 
     def kl(self) -> Float[Tensor, ""]:

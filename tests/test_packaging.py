@@ -1,0 +1,119 @@
+"""What is published: wheel and sdist are built, opened and used outside of the source tree."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import deepbasis
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = """
+import deepbasis, torch
+model = deepbasis.build("dbk-rbf", 2, rank=4, width=4, seed=0)
+terms = model(torch.ones(3, 2))
+print(deepbasis.__file__)
+print(deepbasis.__version__)
+print(bool((terms.var > 0).all()), *(f"{value:.6f}" for value in terms.mean.tolist()))
+"""
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    return next(built.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def sdist(built: Path) -> Path:
+    return next(built.glob("*.tar.gz"))
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """The folder in which `import deepbasis` finds what the archive holds."""
+    if archive.suffix == ".whl":
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        run(*pip, "install", "--no-deps", "--no-index", "--target", folder, archive, cwd=folder)
+        return folder
+    with tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
+    return next(folder.glob("deepbasis-*")) / "src"
+
+
+@pytest.mark.parametrize("archive", ["wheel", "sdist"])
+def test_the_archive_runs_outside_of_the_source_tree(request, tmp_path, archive):
+    place = unpack(request.getfixturevalue(archive), tmp_path)
+    where, version, result = run(sys.executable, "-c", PROGRAM, cwd=tmp_path, PYTHONPATH=str(place)).splitlines()
+    assert Path(where) == place / "deepbasis" / "__init__.py"
+    assert version == deepbasis.__version__
+    expected = run(sys.executable, "-c", PROGRAM, cwd=ROOT, PYTHONPATH=str(ROOT / "src")).splitlines()[-1]
+    assert result == expected
+    assert result.startswith("True ")
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = ROOT / "src" / "deepbasis"
+    sources = {
+        f"deepbasis/{path.relative_to(package).as_posix()}"
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {name for name in names if name.startswith("deepbasis/")} == sources
+    assert "deepbasis/py.typed" in sources
+    others = {name.split("/")[0] for name in names - sources}
+    assert others == {f"deepbasis-{deepbasis.__version__}.dist-info"}
+
+
+def test_the_wheel_carries_its_licence_and_metadata(wheel):
+    archive = zipfile.ZipFile(wheel)
+    info = f"deepbasis-{deepbasis.__version__}.dist-info"
+    assert archive.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    metadata = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
+    assert metadata["Name"] == "deepbasis"
+    assert metadata["Version"] == deepbasis.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    required = {re.split(r"[^\w-]", entry)[0] for entry in metadata.get_all("Requires-Dist") if "extra ==" not in entry}
+    assert required == {"torch", "numpy", "scikit-learn", "safetensors", "jaxtyping"}
+
+
+def test_the_sdist_holds_what_is_needed_to_build_and_test(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "src/deepbasis/py.typed"} <= names
+    assert "tests/test_packaging.py" in names
+    assert not any(part in name for name in names for part in (".venv", "__pycache__", ".git/"))
+
+
+def test_the_changelogs_newest_release_is_this_version():
+    released = re.findall(r"^## \[?(\d[^\s\]]*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert released[:1] in ([], [deepbasis.__version__])
+
+
+def test_the_citation_is_of_this_version():
+    citation = ROOT / "CITATION.cff"
+    stated = (
+        re.findall(r"^version:\s*[\"']?([^\s\"']+)", citation.read_text("utf-8"), re.M) if citation.exists() else []
+    )
+    assert stated in ([], [deepbasis.__version__])

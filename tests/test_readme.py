@@ -1,0 +1,166 @@
+"""The documents are true: README's code runs, its links lead somewhere, and the map of the paper is complete."""
+
+import ast
+import re
+import textwrap
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+import deepbasis
+
+ROOT = Path(__file__).parent.parent
+PYTHON_BLOCK = re.compile(r"^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+IN_BACKTICKS = re.compile(r"`([^`]+)`")
+PARTS_OF_THE_PAPER = [
+    *(f"Eq. {number}" for number in range(1, 20)),
+    *(f"Theorem {number}" for number in range(1, 5)),
+    "Corollary 1",
+    *(f"Algorithm {number}" for number in range(1, 5)),
+]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/notation.md", "docs/paper_map.md"]
+
+
+def read(document: str) -> str:
+    return (ROOT / document).read_text(encoding="utf-8")
+
+
+# README ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_thread():
+    """Batches this small gain nothing from a second thread, and on a busy machine lose much by it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block in order, in one namespace; what the text claims stands in them as asserts."""
+    monkeypatch.chdir(tmp_path)
+    text = read("README.md")
+    blocks = list(PYTHON_BLOCK.finditer(text))
+    assert len(blocks) == text.count("```python") > 0
+    namespace: dict[str, object] = {}
+    for block in blocks:
+        lines_before = text[: block.start("code")].count("\n")
+        source = "\n" * lines_before + textwrap.dedent(block["code"])  # so that a traceback names README's own line
+        exec(compile(source, "README.md", "exec"), namespace)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_files(document: str) -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", read(document))
+    local = [target for target in targets if "://" not in target]
+    missing = [target for target in local if not (ROOT / document).parent.joinpath(target).exists()]
+    assert missing == []
+
+
+# The map of the paper -------------------------------------------------------------------------------------------------
+
+
+def rows_of(document: str) -> list[list[str]]:
+    """The cells of every table row, headers and rulers included."""
+    lines = [line for line in read(document).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def map_rows() -> dict[str, list[str]]:
+    """What -> (says, function, test)."""
+    rows = [cells for cells in rows_of("docs/paper_map.md") if len(cells) == 4 and not set(cells[0]) <= set("- ")]
+    assert len({cells[0] for cells in rows}) == len(rows), "a row stands twice"
+    return {cells[0]: cells[1:] for cells in rows if cells[0] != "what"}
+
+
+def resolve(name: str) -> object:
+    """A dotted name below `deepbasis`: the longest module that can be imported, then attributes."""
+    parts = ["deepbasis", *name.split(".")]
+    for length in range(len(parts), 0, -1):
+        try:
+            found: object = import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[length:]:
+            found = getattr(found, attribute)
+        return found
+    raise AssertionError("deepbasis itself cannot be imported")
+
+
+def functions_in(path: Path) -> set[str]:
+    """Names of test functions, also `Class::method`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}::{item.name}" for item in node.body if isinstance(item, ast.FunctionDef)}
+    return names
+
+
+@pytest.mark.parametrize("part", PARTS_OF_THE_PAPER)
+def test_map_has_every_part_of_the_paper(part: str) -> None:
+    says, _, test = map_rows()[part]
+    assert says
+    assert "::" in test, f"{part} has no test"
+
+
+def test_map_names_functions_that_exist() -> None:
+    named = [name for _, function, _ in map_rows().values() for name in IN_BACKTICKS.findall(function)]
+    assert len(named) >= len(PARTS_OF_THE_PAPER)
+    for name in named:
+        assert resolve(name) is not None, name
+
+
+def test_map_names_tests_that_exist() -> None:
+    named = [name for _, _, test in map_rows().values() for name in IN_BACKTICKS.findall(test)]
+    missing = []
+    for name in named:
+        file, _, function = name.partition("::")
+        path = ROOT / "tests" / file
+        if not function.startswith("test_") or not path.is_file() or function not in functions_in(path):
+            missing.append(name)
+    assert missing == []
+
+
+def test_map_lists_every_note_in_the_code() -> None:
+    """Each file of the package with NOTE[GAP] or NOTE[DIFF] stands in the map with as many of each."""
+    found = {}
+    for path in sorted((ROOT / "src" / "deepbasis").rglob("*.py")):
+        kinds = sorted(re.findall(r"NOTE\[(GAP|DIFF)\]", path.read_text(encoding="utf-8")))
+        if kinds:
+            found[path.relative_to(ROOT / "src" / "deepbasis").as_posix()] = kinds
+    listed: dict[str, list[str]] = {}
+    for cells in rows_of("docs/paper_map.md"):
+        if len(cells) == 3 and cells[1] in ("GAP", "DIFF"):
+            listed.setdefault(cells[0].strip("`"), []).append(cells[1])
+    assert {file: sorted(kinds) for file, kinds in listed.items()} == found
+
+
+# Citation -------------------------------------------------------------------------------------------------------------
+
+
+def test_citation_names_this_version_the_paper_and_its_authors() -> None:
+    software, _, paper = read("CITATION.cff").partition("preferred-citation:")
+    assert f"version: {deepbasis.__version__}\n" in software
+    assert "name: The deepbasis developers" in software
+    assert "title: Scalable Deep Basis Kernel Gaussian Processes" in paper
+    given, family = (re.findall(rf"{part}-names: (.+)", paper) for part in ("given", "family"))
+    authors = [" ".join(names) for names in zip(given, family, strict=True)]
+    assert authors == ["Yunqin Zhu", "Henry Shaowu Yuchi", "Yao Xie"]
+    assert all(author in read("README.md").replace("\n", " ") for author in authors)
+
+
+# Notation -------------------------------------------------------------------------------------------------------------
+
+
+def test_notation_names_things_that_exist() -> None:
+    """In the table's second column, what has a dot in it is a name below `deepbasis`."""
+    names = [name for cells in rows_of("docs/notation.md") for name in IN_BACKTICKS.findall(cells[1])]
+    dotted = [name for name in names if re.fullmatch(r"[a-z]\w*(\.\w+)+", name)]
+    assert dotted
+    for name in dotted:
+        assert resolve(name) is not None, name

@@ -1,0 +1,332 @@
+"""The container on disk: what goes in comes out, damage is always noticed, and a writer that fails leaves no trace."""
+
+import errno
+import json
+import os
+import pickle
+import random
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from deepbasis import storage
+from deepbasis.errors import FileFormatError
+
+DTYPES = [
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
+    *(torch.bool, torch.complex64),
+]
+METADATA = {
+    "text": 'σ² ≥ 0, 日本語, 🜁, "quotes", \\, \n, \x00',
+    "numbers": [0, -1, 2**70, 1.5, 1e-300, 5e-324],
+    "nothing": None,
+    "yes": True,
+    "nested": {"a": [{"b": []}], "": {}},
+}
+Content = tuple[dict[str, Tensor], dict[str, object]]
+
+
+def random_bits(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Every bit pattern: NaNs, infinities and subnormal numbers among them."""
+    size = torch.empty(0, dtype=dtype).element_size()
+    count = size * torch.Size(shape).numel()
+    raw = torch.randint(0, 2 if dtype == torch.bool else 256, (count,), dtype=torch.uint8)
+    return raw.view(dtype).reshape(shape)
+
+
+def bits(tensor: Tensor) -> tuple[torch.dtype, list[int], bytes]:
+    return tensor.dtype, list(tensor.shape), tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def same(first: Content, second: Content) -> bool:
+    (tensors, metadata), (others, other_metadata) = first, second
+    return metadata == other_metadata and {k: bits(t) for k, t in tensors.items()} == {
+        k: bits(t) for k, t in others.items()
+    }
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.safetensors"
+
+
+@pytest.fixture
+def written(path: Path) -> Content:
+    """A small file of every shape of thing, and what is in it."""
+    content = ({"w": torch.randn(3, 2), "scalar": torch.tensor(2), "ε": torch.zeros(0, 4).bool()}, {"a": [1, "é"]})
+    storage.save(path, "model", *content)
+    return content
+
+
+# --- round trips ---
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 3), (5,), (2, 3, 4)], ids=str)
+def test_tensors_come_back_bit_by_bit(path, dtype, shape):
+    content = ({"t": random_bits(shape, dtype)}, {})
+    storage.save(path, "model", *content)
+    assert same(storage.load(path, "model"), content)
+
+
+def test_everything_together_comes_back(path):
+    content = ({f"é {i}": random_bits((i, 2), dtype) for i, dtype in enumerate(DTYPES)}, METADATA)
+    storage.save(path, "a kind of its own", *content)
+    assert same(storage.load(path, "a kind of its own"), content)
+
+
+def test_nothing_comes_back_as_nothing(path):
+    storage.save(path, "model", {}, {})
+    assert storage.load(path, "model") == ({}, {})
+
+
+def test_views_and_parameters_are_saved_as_they_look(path):
+    base = torch.arange(12.0).reshape(3, 4)
+    tensors = {
+        "transposed": base.mT,
+        "strided": base[::2, 1::2],
+        "expanded": base[0].expand(5, 4),
+        "row": base[1],
+        "parameter": torch.nn.Parameter(base + 1),
+    }
+    storage.save(path, "model", tensors, {})
+    assert same(storage.load(path, "model"), ({k: t.detach() for k, t in tensors.items()}, {}))
+
+
+@pytest.mark.parametrize("second", [slice(None), slice(0, 2)], ids=["whole", "part"])
+def test_tensors_that_share_memory_are_saved_each(path, second):
+    shared = torch.arange(6.0)
+    tensors = {"one": shared, "other": shared[second]}
+    storage.save(path, "model", tensors, {})
+    assert same(storage.load(path, "model"), (tensors, {}))
+
+
+def test_loaded_tensors_are_the_callers_own(path, written):
+    first, _ = storage.load(path, "model")
+    first["w"].add_(1.0)
+    assert same(storage.load(path, "model"), written)
+
+
+def test_saving_again_replaces(path, written):
+    storage.save(str(path), "model", {"x": torch.ones(1)}, {"b": 2})
+    assert same(storage.load(str(path), "model"), ({"x": torch.ones(1)}, {"b": 2}))
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_equal_content_gives_equal_files(path, written):
+    first = path.read_bytes()
+    storage.save(path, "model", dict(reversed(written[0].items())), written[1])
+    assert path.read_bytes() == first
+
+
+def test_others_can_read_the_file(path, written):
+    with safe_open(path, "pt") as file:
+        assert torch.equal(file.get_tensor("w"), written[0]["w"])
+        envelope = json.loads(file.metadata()["deepbasis"])
+    assert (envelope["format"], envelope["kind"], envelope["metadata"]) == (storage.FORMAT, "model", written[1])
+
+
+# --- files that are not what was asked for ---
+
+
+def test_wrong_kind_names_both(path, written):
+    with pytest.raises(FileFormatError, match="'model' file, expected a 'checkpoint' file"):
+        storage.load(path, "checkpoint")
+
+
+def test_newer_format_says_upgrade(path, monkeypatch):
+    monkeypatch.setattr(storage, "FORMAT", storage.FORMAT + 1)
+    storage.save(path, "model", {"x": torch.ones(2)}, {})
+    monkeypatch.undo()
+    with pytest.raises(FileFormatError, match=f"format {storage.FORMAT + 1}.*up to {storage.FORMAT}.*upgrade"):
+        storage.load(path, "model")
+
+
+def zip_file(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data.pkl", pickle.dumps([1]))
+
+
+def with_header(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header
+
+
+def foreign(metadata: dict[str, str] | None, path: Path) -> None:
+    save_file({"w": torch.ones(2)}, path, metadata=metadata)
+
+
+NOT_OURS = {
+    "empty": lambda p: p.write_bytes(b""),
+    "text": lambda p: p.write_text("mean,std\n1,2\n"),
+    "zeros": lambda p: p.write_bytes(bytes(1000)),
+    "ones": lambda p: p.write_bytes(b"\xff" * 1000),
+    "image": lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100)),
+    "pickle": lambda p: p.write_bytes(pickle.dumps({"w": [1.0]})),
+    "torch.save": lambda p: torch.save({"w": torch.ones(2)}, p),
+    "zip": zip_file,
+    "deep JSON": lambda p: p.write_bytes(with_header(b"[" * 200_000)),
+    "huge integer": lambda p: p.write_bytes(with_header(b"9" * 10_000)),
+    "JSON list": lambda p: p.write_bytes(with_header(b"[1, 2]")),
+    "not UTF-8": lambda p: p.write_bytes(with_header(b'{"__metadata__": {"deepbasis": "\xff"}}')),
+    "foreign": lambda p: foreign(None, p),
+    "foreign metadata": lambda p: foreign({"format": "pt"}, p),
+    "our key, not JSON": lambda p: foreign({"deepbasis": "hello"}, p),
+    "our key, null": lambda p: foreign({"deepbasis": "null"}, p),
+    "our key, list": lambda p: foreign({"deepbasis": "[]"}, p),
+    "our key, empty": lambda p: foreign({"deepbasis": "{}"}, p),
+    "our key, wrong types": lambda p: foreign({"deepbasis": '{"format": "1", "kind": 2, "metadata": []}'}, p),
+    "no checksum": lambda p: foreign({"deepbasis": '{"format": 1, "kind": "model", "metadata": {}}'}, p),
+    "null checksum": lambda p: foreign(
+        {"deepbasis": '{"format": 1, "kind": "model", "metadata": {}, "sha256": null}'}, p
+    ),
+}
+
+
+@pytest.mark.parametrize("make", list(NOT_OURS.values()), ids=list(NOT_OURS))
+def test_a_file_that_is_not_ours_is_a_format_error_that_names_it(path, make):
+    make(path)
+    with pytest.raises(FileFormatError, match=path.name):
+        storage.load(path, "model")
+
+
+def test_a_file_that_is_not_there_is_an_os_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        storage.load(tmp_path / "nowhere", "model")
+    with pytest.raises(OSError, match=tmp_path.name):
+        storage.load(tmp_path, "model")
+
+
+# --- damage ---
+
+
+def test_truncation_anywhere_is_noticed(path, written):
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FileFormatError):
+            storage.load(path, "model")
+
+
+def mutations(data: bytes, count: int, seed: int) -> Iterator[bytes]:
+    """Bytes changed, inserted, deleted or moved, one to three times; half of them in the header, where damage is subtle."""
+    rng = random.Random(seed)
+    header = 8 + int.from_bytes(data[:8], "little")
+    for _ in range(count):
+        damaged = bytearray(data)
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            at = rng.randrange(header if rng.random() < 0.5 else len(data))
+            what = rng.choice(("bit", "byte", "text", "insert", "delete", "copy"))
+            if what == "bit":
+                damaged[at % len(damaged)] ^= 1 << rng.randrange(8)
+            elif what == "byte":
+                damaged[at % len(damaged)] = rng.randrange(256)
+            elif what == "text":
+                damaged[at % len(damaged)] = rng.choice(b'0123456789{}[]",:\\ IFUBC-eE.')
+            elif what == "insert":
+                damaged[at:at] = rng.randbytes(rng.randint(1, 4))
+            elif what == "delete":
+                del damaged[at : at + rng.randint(1, 4)]
+            else:
+                other = rng.randrange(len(data))
+                damaged[at : at + 8] = data[other : other + 8]
+        yield bytes(damaged)
+
+
+def outcome(path: Path, content: Content) -> str:
+    try:
+        loaded = storage.load(path, "model")
+    except FileFormatError:
+        return "noticed"
+    return "unharmed" if same(loaded, content) else "WRONG CONTENT"
+
+
+def test_damage_is_noticed_or_harmless(path, written):
+    counts = {"noticed": 0, "unharmed": 0, "WRONG CONTENT": 0}
+    for damaged in mutations(path.read_bytes(), 3000, seed=0):
+        path.write_bytes(damaged)
+        counts[outcome(path, written)] += 1
+    assert counts["WRONG CONTENT"] == 0
+    assert counts["noticed"] > 2500
+
+
+@pytest.mark.parametrize(
+    "new", ["F64", "F16", "BF16", "I32", "U32", "C64", "F8_E4M3", "F8_E8M0", "F4", "F6_E2M3", "BOOL"]
+)
+def test_another_dtype_in_the_header_is_noticed(path, written, new):
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = data[8 : 8 + length].replace(b'"F32"', f'"{new}"'.encode())
+    assert header != data[8 : 8 + length]
+    path.write_bytes(with_header(header) + data[8 + length :])
+    assert outcome(path, written) == "noticed"
+
+
+# --- writers that fail ---
+
+
+def fails(error: BaseException) -> object:
+    def call(*_: object, **__: object) -> None:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_writer_that_fails_leaves_what_was_there(path, written, monkeypatch, step, error, exists):
+    if not exists:
+        path.unlink()
+    monkeypatch.setattr(os, step, fails(error))
+    with pytest.raises(type(error)):
+        storage.save(path, "model", {"other": torch.zeros(9)}, {})
+    monkeypatch.undo()
+    assert os.listdir(path.parent) == ([path.name] if exists else [])
+    if exists:
+        assert same(storage.load(path, "model"), written)
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"a": float("nan")}, {"a": float("inf")}, {"a": object()}, {"a": {1, 2}}], ids=str
+)
+def test_metadata_that_json_cannot_hold_is_refused_before_writing(path, written, metadata):
+    with pytest.raises((ValueError, TypeError)):
+        storage.save(path, "model", {}, metadata)
+    assert os.listdir(path.parent) == [path.name]
+    assert same(storage.load(path, "model"), written)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    target = tmp_path / "no such folder" / "model.safetensors"
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        storage.save(target, "model", {}, {})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002, 0o027], ids=oct)
+def test_permissions_follow_the_umask(path, mask):
+    before = os.umask(mask)
+    try:
+        storage.save(path, "model", {}, {})
+        assert os.umask(mask) == mask  # left as it was
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+
+
+def test_written_bytes_are_synced_before_the_rename(path, monkeypatch):
+    """fsync of the file, then the rename, then fsync of the folder."""
+    calls = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, name=name, real=real: (calls.append(name), real(*args))[1])
+    storage.save(path, "model", {}, {})
+    assert calls == ["fsync", "replace", "fsync"]
