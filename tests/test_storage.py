@@ -216,7 +216,7 @@ def test_truncation_anywhere_is_noticed(path, written):
 
 
 def mutations(data: bytes, count: int, seed: int) -> Iterator[bytes]:
-    """Bytes changed, inserted, deleted or moved, one to three times; half of them in the header, where damage is subtle."""
+    """Bytes changed, inserted, deleted or copied, one to three times; half of them in the header, read with care."""
     rng = random.Random(seed)
     header = 8 + int.from_bytes(data[:8], "little")
     for _ in range(count):

@@ -197,6 +197,24 @@ def test_rbf_basis_is_nystroms_approximation(dtype):
     assert int(info) == 0
 
 
+@pytest.mark.parametrize("copies", [1, 2, R], ids=["distinct", "a duplicate", "all equal"])
+def test_rbf_gradient_is_that_of_the_inverse_cholesky_factor(copies):
+    """Against plain autograd through the kernel, its Cholesky factor and a triangular solve."""
+    expansion = spread_out(RBF(H, R).double())
+    with torch.no_grad():
+        expansion.Z[:copies] = expansion.Z[0].clone()
+    g = torch.randn(30, H, dtype=torch.float64, requires_grad=True)
+    jitter = expansion.jitter * expansion.log_variance.exp() * torch.eye(R, dtype=torch.float64)
+    L = torch.linalg.cholesky(expansion.kernel(expansion.Z, expansion.Z) + jitter)
+    expected = torch.linalg.solve_triangular(L, expansion.kernel(expansion.Z, g), upper=False).mT
+    phi = expansion(g).phi
+    close(phi, expected, 1e-9)
+    weight = torch.randn(30, R, dtype=torch.float64)
+    leaves = [g, *expansion.parameters()]
+    for mine, theirs in zip(*(torch.autograd.grad((weight * f).sum(), leaves) for f in (phi, expected)), strict=True):
+        close(mine / theirs.abs().max(), theirs / theirs.abs().max(), 1e-8)
+
+
 def test_rbf_does_not_care_where_the_origin_is():
     expansion, moved = RBF(D, R), RBF(D, R)
     moved.load_state_dict(expansion.state_dict())

@@ -320,7 +320,7 @@ def test_affine_changes_the_units_of_everything(predictive, scale, shift):
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf, -math.inf])
 def test_bad_levels_are_refused(predictive, level):
-    with pytest.raises(InputError, match="level|q must"):
+    with pytest.raises(InputError, match=r"level|q must"):
         predictive.quantile(level)
     with pytest.raises(InputError, match="coverage"):
         predictive.interval(level)

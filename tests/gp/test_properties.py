@@ -120,9 +120,9 @@ def check_world(method: str, dtype: torch.dtype, world: World) -> int:
     """Predict at the start, after a few steps and with the exact posterior; the number of predictions."""
     x, y = (t.to(dtype) for t in world.train())
     questions = world.questions(x.double()).to(dtype)
-    model = build(
-        method, D, rank=R, width=H, seed=world.seed, noise_parameterisation=world.noise_parameterisation
-    ).to(dtype)
+    model = build(method, D, rank=R, width=H, seed=world.seed, noise_parameterisation=world.noise_parameterisation).to(
+        dtype
+    )
     move_inducing_points(model, x, world)
     rows = check_predictions(model, method, questions, "start")
     take_steps(model, method, x, y)

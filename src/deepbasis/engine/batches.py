@@ -32,6 +32,9 @@ class Batches(Protocol):
     shared: bool
     """Whether every member sees the same batches."""
 
+    reorder: Callable[[], None]
+    """Device work at the start of an epoch; the engine may put a CUDA graph of it in its place."""
+
     def start_epoch(self, epoch: int) -> None: ...
     def advance(self) -> bool:
         """Make the next batch ready; False at the end of the epoch."""
@@ -120,6 +123,7 @@ class Resident:
         self._seeds = torch.tensor(seeds, dtype=torch.int64, device=device)
         orders = 0 if self.shared else self.steps
         self._order = torch.zeros(orders, len(seeds), b, dtype=torch.int64, device=device)
+        self._epoch = torch.zeros((), dtype=torch.int64, device=device)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._given = 0
         self._padding = self.steps * b - n
@@ -127,13 +131,17 @@ class Resident:
         if self._padding:
             self._mask = torch.ones(self.steps, b, dtype=data.x.dtype, device=device)
             self._mask[-1, b - self._padding :] = 0.0
+        self.reorder: Callable[[], None] = self._reorder
 
     def start_epoch(self, epoch: int) -> None:
         self._given = 0
+        if not self.shared:
+            self._epoch.fill_(epoch)
+            self.reorder()
+
+    def _reorder(self) -> None:
         self._step.zero_()
-        if self.shared:
-            return
-        order = shuffled(self._seeds, epoch, self.rows)  # [E, n]
+        order = shuffled(self._seeds, self._epoch, self.rows)  # [E, n]
         # The last batch is filled up with a row of its own, of weight 0: its largest ||phi||^2 stays what it was.
         filler = order[:, -(self.batch_size - self._padding)].unsqueeze(1).expand(-1, self._padding)
         full = torch.cat([order, filler], 1).view(len(order), self.steps, self.batch_size)
@@ -178,6 +186,7 @@ class Streamed:
         self._y = torch.zeros(batch_size, device=device, dtype=dtype)
         self._weight = torch.zeros(batch_size, device=device, dtype=dtype)
         self._batches: Iterator[tuple[Tensor, Tensor]] = iter(())
+        self.reorder: Callable[[], None] = lambda: None
 
     def start_epoch(self, epoch: int) -> None:
         self._batches = iter(self.stream.open_epoch(epoch))
@@ -212,7 +221,7 @@ class Streamed:
         return x, y
 
 
-def shuffled(seeds: Tensor, epoch: int, n: int) -> Tensor:
+def shuffled(seeds: Tensor, epoch: int | Tensor, n: int) -> Tensor:
     """A permutation of 0 … n-1 for each seed [E] and epoch: rows sorted by a hash (SplitMix64) of (seed, epoch, row).
 
     Integer arithmetic that wraps around is the same everywhere, which a random generator's stream is not. All members

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepbasis.engine.batches import Batches, Rows, Stream
+from deepbasis.engine.batches import Batch, Batches, Rows, Stream
 from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, empty_history, to_cpu
 from deepbasis.engine.members import Build, Member, Stack
 from deepbasis.engine.memory import is_out_of_memory
@@ -51,12 +51,13 @@ class Wave:
         self.stack = Stack([build(member) for member in members], device=device, dtype=dtype)
         batch_size = len(data) if settings.exact else settings.batch_size
         self.source: Batches = data.batches([member.seed for member in members], batch_size, device, dtype)
-        self.validation = validation.to(device, dtype)
+        self._validation = _chunked(validation.to(device, dtype), settings.chunk_rows // len(members))
         self._validation_weight = _total_weight(validation).to(device)
         self.alpha = torch.tensor([member.alpha for member in members], device=device, dtype=dtype)
         self.beta = torch.tensor([member.beta for member in members], device=device, dtype=dtype)
         self.n = _total_weight(data).to(device, dtype)
-        self.losses: Callable[[], Tensor] = self._eager_losses
+        self.loss: Callable[[], Tensor] = self._eager_loss
+        self.score: Callable[[Batch], tuple[Tensor, Tensor, Tensor]] = self._eager_score
         self._bf16 = torch.bfloat16 if settings.precision == "bf16" else None
 
         trained = {k: p for k, p in self.stack.leaves.items() if not (settings.exact and k.startswith("posterior."))}
@@ -141,12 +142,13 @@ class Wave:
 
     def _minibatch_step(self) -> None:
         """Algorithm 3, lines 2 to 7, for every member."""
-        losses = self.losses()
+        loss = self.loss()
         self.optimiser.zero_grad()
-        losses.sum().backward()
-        self._descend(losses)
+        loss.backward()
+        self._descend()
 
-    def _eager_losses(self) -> Tensor:
+    def _eager_loss(self) -> Tensor:
+        """The sum over members of their losses on the next batch: its gradient is each one's own."""
         x, y, weight = self.source.take()
         objective = OBJECTIVES[self.settings.objective]
 
@@ -156,8 +158,11 @@ class Wave:
             return objective(model(x), y, n, alpha, beta, weight)
 
         if self.source.shared:
-            return self.stack.map(loss, (self.alpha, self.beta), (x, y, weight, self.n))
-        return self.stack.map(loss, (self.alpha, self.beta, x, y, weight), (self.n,))
+            losses = self.stack.map(loss, (self.alpha, self.beta), (x, y, weight, self.n))
+        else:
+            losses = self.stack.map(loss, (self.alpha, self.beta, x, y, weight), (self.n,))
+        self._loss_sum.add_(losses.detach())
+        return losses.sum()
 
     def _exact_step(self) -> None:
         """Algorithm 1, lines 2 to 5: the gradient of -log p(y) / n, chunk by chunk, then the new solution."""
@@ -172,17 +177,16 @@ class Wave:
             squared += chunk_squared
         losses = self.stack.map(_shared_loss, (solution,), (n,))
         (losses / n).sum().backward()
-        value = self.stack.map(_likelihood, (solution, squared), (n,))
-        self._descend(-value / n)
+        self._loss_sum.sub_(self.stack.map(_likelihood, (solution, squared), (n,)) / n)
+        self._descend()
         self._solve()
 
-    def _descend(self, losses: Tensor) -> None:
+    def _descend(self) -> None:
         if self.settings.clip is not None:
             leaves = self.optimiser.leaves.values()
             clip_per_member([self.stack.with_axis(p.grad) for p in leaves if p.grad is not None], self.settings.clip)
         self.schedule.apply()
         self.optimiser.step()
-        self._loss_sum += losses.detach()
 
     @torch.no_grad()
     def _solve(self) -> None:
@@ -217,27 +221,23 @@ class Wave:
 
     def _validate(self) -> tuple[Tensor, Tensor, Tensor]:
         """Validation NLL (MSE for a DNN), noise and info of each member."""
-        rows = max(_FEWEST_ROWS, self.settings.chunk_rows // self.stack.size)
         total: Any = torch.zeros_like(self._loss_sum)
-        for start in range(0, len(self.validation), rows):
-            part = slice(start, start + rows)
-            weight = None if self.validation.weight is None else self.validation.weight[part]
-            score, noise, info = self.stack.map(
-                self._chunk_score, (), (self.validation.x[part], self.validation.y[part], weight)
-            )
+        for chunk in self._validation:
+            score, noise, info = self.score(chunk)
             total = total + score
         return total / self._validation_weight, noise, info
 
-    def _chunk_score(
-        self, model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _eager_score(self, chunk: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        return self.stack.map(self._score_of_one, (), tuple(chunk))
+
+    def _score_of_one(self, model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         t = model(x)
         if self.settings.objective == "mse":
             rows = (y - t.mean).square()
         else:
             var = t.var + t.correction if self.settings.corrected else t.var
             rows = gaussian_nll(y, t.mean, var + t.noise)
-        rows = rows.double() if weight is None else weight * rows.double()
+        rows = torch.where(weight > 0, weight * rows.double(), 0.0)
         return rows.sum(), t.noise.double(), t.info.double()
 
     # ---- compilation, capture and precision --------------------------------------------------------------------
@@ -246,11 +246,14 @@ class Wave:
         if self.settings.exact:
             log.warning("exact training is not compiled: going on eagerly")
             return
-        compiled = torch.compile(_with_own_code(self._eager_losses), fullgraph=True, dynamic=False)
+        loss = torch.compile(_with_own_code(self._eager_loss), fullgraph=True, dynamic=False)
+        score = torch.compile(_with_own_code(self._eager_score), fullgraph=True, dynamic=False)
         try:
             with self.training_precision():
                 self._rewind()
-                compiled().sum().backward()
+                loss().backward()
+            with torch.no_grad():
+                score(self._validation[0])
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -258,23 +261,25 @@ class Wave:
             return
         finally:
             self.optimiser.zero_grad()
-        self.losses = compiled
+        self.loss, self.score = loss, score
         if self.device.type == "cuda":
             self.optimiser.compile()
 
     def _capture(self) -> None:
         """Record a step and the validation as CUDA graphs. What the warm-up changed is put back."""
         before = self.export()
-        step, close = self.step, self.close
+        step, close, reorder = self.step, self.close, self.source.reorder
         try:
             with self.training_precision():
                 self.step = self._captured(step, self._rewind)
             self.close = self._captured(close, lambda: None)
+            if not self.source.shared:
+                self.source.reorder = self._captured(reorder, lambda: None)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             log.warning("CUDA graph capture failed (%s): going on eagerly", _first_line(error))
-            self.step, self.close = step, close
+            self.step, self.close, self.source.reorder = step, close, reorder
             torch.cuda.synchronize(self.device)
         self.restore(before)
 
@@ -307,15 +312,15 @@ class Wave:
         """tf32 and bf16 hold inside this block alone."""
         backbone: Any = self.stack.template.backbone
         matmul: Any = torch.backends.cuda.matmul
-        before = matmul.fp32_precision
+        before = matmul.allow_tf32
         if self.settings.precision == "tf32":
-            matmul.fp32_precision = "tf32"
+            matmul.allow_tf32 = True
         if hasattr(backbone, "autocast"):
             backbone.autocast = self._bf16
         try:
             yield
         finally:
-            matmul.fp32_precision = before
+            matmul.allow_tf32 = before
             if hasattr(backbone, "autocast"):
                 backbone.autocast = None
 
@@ -386,6 +391,17 @@ def _posterior_parameters(model: DeepBasisGP, solution: exact.Solution) -> dict[
     return WeightPosterior.parameters_of(solution.w, model.noise().double() * solution.Lambda_inv)
 
 
+def _chunked(data: Rows, rows: int) -> list[Batch]:
+    """Chunks of one size, so that one compilation serves them all; the last is filled up with rows of weight 0."""
+    rows = min(max(rows, _FEWEST_ROWS), len(data))
+    weight = torch.ones_like(data.y) if data.weight is None else data.weight
+    missing = -len(data) % rows
+    x = torch.cat([data.x, data.x[:1].expand(missing, -1)])
+    y = torch.cat([data.y, data.y[:1].expand(missing)])
+    weight = torch.cat([weight, weight.new_zeros(missing)])
+    return [Batch(*parts) for parts in zip(x.split(rows), y.split(rows), weight.split(rows), strict=True)]
+
+
 def _total_weight(data: Rows | Stream) -> Tensor:
     if isinstance(data, Rows) and data.weight is not None:
         return data.weight.double().sum()
@@ -398,7 +414,7 @@ def _failure(epoch: int, loss: float, score: float, info: int) -> str:
     return f"epoch {epoch}: not finite (training loss {loss:g}, validation score {score:g})"
 
 
-def _with_own_code(method: Callable[[], Tensor]) -> Callable[[], Tensor]:
+def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
     """The same method with a code object of its own.
 
     torch.compile keeps its cache, and the limit on recompilations, by code object; without this the ninth wave of a
