@@ -32,6 +32,7 @@ ROOMS = [
     "engine.batches",
     "engine.members",
     "engine.memory",
+    "engine.compilation",
     "engine.optimiser",
     "engine.distributed",
     "engine.checkpoint",

@@ -7,6 +7,7 @@ what was given, where, and what is expected.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -62,16 +63,22 @@ def check_same_length(first_name: str, first: Tensor, second_name: str, second: 
 
 
 def check_positive_int(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() <= 0:
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number <= 0:
         raise InputError(f"{name} must be a positive integer, got {value!r}")
-    return int(value.__index__())
+    return number
 
 
 def check_number(name: str, value: Any, *, above: float = -math.inf, at_least: float = -math.inf) -> float:
     """A finite real number, `> above` and `>= at_least`."""
     try:
+        if isinstance(value, str | bytes | bytearray):
+            raise TypeError
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be a number, got {value!r}") from None
     if not math.isfinite(number) or number <= above or number < at_least:
         bound = f" > {above:g}" if above > -math.inf else f" >= {at_least:g}" if at_least > -math.inf else ""
@@ -80,6 +87,6 @@ def check_number(name: str, value: Any, *, above: float = -math.inf, at_least: f
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InputError(f"{name} must be one of {', '.join(sorted(choices))}; got {value!r}")
     return str(value)

@@ -130,6 +130,12 @@ def test_calibration_error_takes_the_levels_it_is_told():
     assert float(metrics.calibration_error(unit(10_000), y, levels=3)) == pytest.approx(expected, abs=2e-4)
 
 
+def test_a_target_at_its_quantile_counts_as_below_it():
+    """Half of the targets far below, half at the median: shares 1/2, 1, 1 at the levels 1/4, 1/2, 3/4."""
+    y = torch.tensor([-50.0, 0.0] * N, dtype=torch.float64)
+    assert float(metrics.calibration_error(unit(2 * N), y, levels=3)) == pytest.approx((0.25 + 0.5 + 0.25) / 3)
+
+
 def test_a_target_on_the_edge_is_covered():
     p = unit(2)
     assert float(metrics.coverage(p, torch.stack([p.interval()[0][0], p.interval()[1][0]]))) == 1.0

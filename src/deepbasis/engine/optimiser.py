@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from deepbasis.engine.compilation import compiled
+
 
 class AdamW:
     """AdamW (torch's own functional form) over stacked leaves, with its moments by name.
@@ -50,7 +52,7 @@ class AdamW:
 
     def compile(self) -> None:
         """Inductor's element-wise kernel has several times the bandwidth of the fused one on stacked parameters."""
-        self._step = torch.compile(self._foreach_step, fullgraph=True, dynamic=False)
+        self._step = compiled(self._foreach_step, next(iter(self.leaves.values())).device)
 
     def set_count(self, steps: int) -> None:
         for count in self._count.values():

@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from deepbasis.engine.batches import Batch, Batches, Rows, Stream
 from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, empty_history, to_cpu
+from deepbasis.engine.compilation import compiled
 from deepbasis.engine.members import Build, Member, Stack
 from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.optimiser import AdamW, Schedule, clip_per_member
@@ -246,8 +246,8 @@ class Wave:
         if self.settings.exact:
             log.warning("exact training is not compiled: going on eagerly")
             return
-        loss = torch.compile(_with_own_code(self._eager_loss), fullgraph=True, dynamic=False)
-        score = torch.compile(_with_own_code(self._eager_score), fullgraph=True, dynamic=False)
+        loss = compiled(self._eager_loss, self.device)
+        score = compiled(self._eager_score, self.device)
         try:
             with self.training_precision():
                 self._rewind()
@@ -263,7 +263,7 @@ class Wave:
             self.optimiser.zero_grad()
         self.loss, self.score = loss, score
         if self.device.type == "cuda":
-            self.optimiser.compile()
+            self.optimiser.compile()  # on a CPU the fused step is as fast
 
     def _capture(self) -> None:
         """Record a step and the validation as CUDA graphs. What the warm-up changed is put back."""
@@ -412,23 +412,6 @@ def _failure(epoch: int, loss: float, score: float, info: int) -> str:
     if info:
         return f"epoch {epoch}: the inducing points' kernel matrix could not be factorised (pivot {info})"
     return f"epoch {epoch}: not finite (training loss {loss:g}, validation score {score:g})"
-
-
-def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The same method with a code object of its own.
-
-    torch.compile keeps its cache, and the limit on recompilations, by code object; without this the ninth wave of a
-    process would not be compiled.
-    """
-    function: Any = method.__func__  # type: ignore[attr-defined]
-    copy = FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    return MethodType(copy, method.__self__)  # type: ignore[attr-defined]
 
 
 def _first_line(error: BaseException) -> str:

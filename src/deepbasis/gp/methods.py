@@ -7,7 +7,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from deepbasis.errors import check_choice, check_positive_int
+from deepbasis.errors import InputError, check_choice, check_positive_int
 from deepbasis.gp import objectives
 from deepbasis.gp.backbone import Identity, ResNet
 from deepbasis.gp.expansion import RBF, PassThrough, SiLU
@@ -68,6 +68,8 @@ def build(
     """
     row = METHODS[check_choice("method", method, METHODS)]
     rank = check_positive_int("rank", rank)
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
+        raise InputError(f"seed must be None or an integer in [0, 2^64), got {seed!r}")
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # the CPU's alone

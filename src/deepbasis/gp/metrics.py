@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from deepbasis.errors import check_same_length, check_tensor
+from deepbasis.errors import check_positive_int, check_same_length, check_tensor
 from deepbasis.gp.predictive import Predictive
 
 
@@ -38,8 +38,9 @@ def width(predictive: Predictive, level: float = 0.95) -> Float[Tensor, ""]:
 def calibration_error(predictive: Predictive, y: Float[Tensor, " n"], levels: int = 19) -> Float[Tensor, ""]:
     """Expected calibration error: the mean over levels p of |share of targets below their p-quantile - p|.
 
-    The levels are evenly spaced, 0.05 ... 0.95 by default. 0 is perfect; 0.25 is what a point mass at one end has.
+    The levels are evenly spaced, 0.05 ... 0.95 by default. 0 is perfect; 0.5 is what misses on one side alone have.
     """
+    check_positive_int("levels", levels)
     p = torch.arange(1, levels + 1, dtype=y.dtype, device=y.device) / (levels + 1)
     share = torch.searchsorted(predictive.cdf(y).sort().values, p, right=True).to(y.dtype) / len(y)
     return (share - p).abs().mean()

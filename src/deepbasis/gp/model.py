@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from deepbasis.errors import check_choice, check_number
+from deepbasis.errors import check_choice, check_number, check_positive_int
 from deepbasis.gp.expansion import Features
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
 
@@ -97,6 +97,7 @@ class DeepBasisGP(nn.Module):
         The weights are drawn once, so the functions are the same ones at every call, and smooth where phi is. They are
         draws of f, without noise and without the correction of Eq. 4, which has no weights behind it.
         """
+        check_positive_int("count", count)
         with torch.no_grad():
             w = self.posterior.sample(count, generator)
             if prior:

@@ -16,10 +16,8 @@ Scalar = int | float | Float[Tensor, ""]
 Weight = Float[Tensor, " b"] | None
 
 
-def gaussian_nll(
-    y: Float[Tensor, " b"], mean: Float[Tensor, " b"], var: Float[Tensor, " b"] | Float[Tensor, ""]
-) -> Float[Tensor, " b"]:
-    """-log N(y; mean, var), row by row."""
+def gaussian_nll(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """-log N(y; mean, var), element by element; the arguments may be broadcast against each other."""
     return 0.5 * (math.log(2.0 * math.pi) + var.log() + (y - mean).square() / var)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int
 from deepbasis.gp.model import Terms
+from deepbasis.gp.objectives import gaussian_nll
 
 
 @dataclass(frozen=True)
@@ -23,18 +24,17 @@ class Gaussian:
         return self.variance.sqrt()
 
     def cdf(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        return torch.special.ndtr((y - self.mean) / self.std)
+        return _ndtr((y - self.mean) / self.std)
 
     def quantile(self, q: float) -> Float[Tensor, " n"]:
-        return self.mean + self.std * torch.special.ndtri(_level(q, self.mean))
+        return self.mean + self.std * _normal_quantile(_level(q), self.mean)
 
     def interval(self, coverage: float = 0.95) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """The central interval: as much probability below it as above it."""
         return _central_interval(self, coverage)
 
     def log_prob(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        z2 = (y - self.mean).square() / self.variance
-        return -0.5 * (math.log(2.0 * math.pi) + self.variance.log() + z2)
+        return -gaussian_nll(y, self.mean, self.variance)
 
     def crps(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """Continuous ranked probability score, in the target's units: E|Y - y| - 1/2 E|Y - Y'|."""
@@ -69,7 +69,7 @@ class GaussianMixture:
         return self.variance.sqrt()
 
     def cdf(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        return torch.special.ndtr((y - self.means) / self.variances.sqrt()).mean(0)
+        return _ndtr((y - self.means) / self.variances.sqrt()).mean(0)
 
     def quantile(self, q: float) -> Float[Tensor, " n"]:
         """The inverse of `cdf`, by Newton steps kept inside a shrinking bracket.
@@ -77,16 +77,16 @@ class GaussianMixture:
         The mixture's quantile lies between the smallest and the largest of its components'. The equation is solved from
         the nearer tail, where the cdf has its digits.
         """
-        level = _level(q, self.means)
+        level = _level(q)
         stds = self.variances.sqrt()
-        sign = 1.0 if q <= 0.5 else -1.0  # the upper tail of Y is the lower tail of -Y
-        level, centres = (level, self.means) if q <= 0.5 else (1.0 - level, -self.means)
-        ends = centres + stds * torch.special.ndtri(level)
+        sign = 1.0 if level <= 0.5 else -1.0  # the upper tail of Y is the lower tail of -Y
+        level, centres = min(level, 1.0 - level), sign * self.means
+        ends = centres + stds * _normal_quantile(level, self.means)
         low, high = ends.amin(0), ends.amax(0)
         x = 0.5 * (low + high)
         for _ in range(_MOST_STEPS):
             z = (x - centres) / stds
-            excess = torch.special.ndtr(z).mean(0) - level
+            excess = _ndtr(z).mean(0) - level
             density = (torch.exp(-0.5 * z.square()) / (stds * math.sqrt(2.0 * math.pi))).mean(0)
             low, high = torch.where(excess < 0, x, low), torch.where(excess > 0, x, high)
             newton = x - excess / density
@@ -102,7 +102,7 @@ class GaussianMixture:
         return _central_interval(self, coverage)
 
     def log_prob(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        members = Gaussian(self.means, self.variances).log_prob(y)
+        members = -gaussian_nll(y, self.means, self.variances)
         return torch.logsumexp(members, 0) - math.log(len(self.means))
 
     def crps(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -153,10 +153,20 @@ def _central_interval(predictive: Predictive, coverage: float) -> tuple[Tensor, 
     return predictive.quantile(tail), predictive.quantile(1.0 - tail)
 
 
-def _level(q: float, like: Tensor) -> Float[Tensor, ""]:
+def _normal_quantile(q: float, like: Tensor) -> Float[Tensor, ""]:
+    """In float64 first: q = 1 - 1e-9 is 1 in float32."""
+    return torch.special.ndtri(torch.tensor(q, dtype=torch.float64, device=like.device)).to(like.dtype)
+
+
+def _ndtr(z: Tensor) -> Tensor:
+    """The normal cdf with the digits of its lower tail; torch.special.ndtr is 1/2 (1 + erf), which cancels there."""
+    return 0.5 * torch.erfc(-z / math.sqrt(2.0))
+
+
+def _level(q: float) -> float:
     if not 0.0 < check_number("q", q) < 1.0:
         raise InputError(f"a quantile's level must lie strictly between 0 and 1, got {q!r}")
-    return torch.tensor(float(q), dtype=like.dtype, device=like.device)
+    return float(q)
 
 
 def _mean_absolute(mean: Tensor, std: Tensor) -> Tensor:
