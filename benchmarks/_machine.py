@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -43,6 +44,27 @@ def one_line(facts: dict[str, Any]) -> str:
     """The same for a table's caption."""
     where = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores, {facts['torch_threads']} torch threads"
     return f"{where}; torch {facts['torch']}, Python {facts['python']}; load {facts['load_average_1min']}"
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def reset_peak() -> bool:
+    """Set the kernel's high-water mark of this process back to what is resident now; false where it cannot be."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_mib(was_reset: bool) -> float:
+    if was_reset:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # the peak so far: never too small
 
 
 def _command() -> str:

@@ -14,7 +14,6 @@ peak resident set minus the resident set just before, each in a process of its o
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -153,35 +152,14 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def resident_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def reset_peak() -> bool:
-    """Set the kernel's high-water mark of this process back to what is resident now; false where it cannot be."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def peak_mib(was_reset: bool) -> float:
-    if was_reset:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # the peak so far: never too small
-
-
 def print_memory(kind: str, n: int, chunk: int) -> None:
     """In a process of its own: the first evaluation's peak, what the libraries allocate on first use included."""
     x, y = data(n)
     evaluate = dense(x, y) if kind == "dense" else low_rank(x, y, chunk)
-    was_reset = reset_peak()
-    before = resident_mib()
+    was_reset = _machine.reset_peak()
+    before = _machine.resident_mib()
     evaluate()
-    print(json.dumps(peak_mib(was_reset) - before))
+    print(json.dumps(_machine.peak_mib(was_reset) - before))
 
 
 def extra_mib(kind: str, n: int, chunk: int) -> float:

@@ -11,10 +11,11 @@ A "pure step" is gather, forward, backward and optimiser, with the shuffling, va
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median, quantiles
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 
 import _peers
-from _machine import describe
+from _machine import describe, peak_mib, reset_peak, resident_mib
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.settings import settings_for
@@ -32,6 +33,7 @@ from deepbasis.gp.methods import build
 
 D, H, R = 26, 64, 128
 STEPS = 32  # an epoch; the last batch is a smaller one
+RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
@@ -40,19 +42,9 @@ def main() -> None:
     device = torch.device(arguments.device)
     torch.set_num_threads(arguments.threads)
     bench = Bench(device, rounds=3 if arguments.quick else arguments.rounds, seconds=0.05 if arguments.quick else 0.25)
-    report: dict[str, Any] = {"machine": describe(device), "rows": [], "epochs": [], "peers": []}
-    sections = arguments.sections.split(",")
-    if "ratios" in sections:
-        ratios(bench, report, arguments)
-    if "scaling" in sections:
-        scaling(bench, report, arguments)
-    if "profile" in sections:
-        profile(bench, report, arguments)
-    if not arguments.quick:
-        out = Path(arguments.out or Path(__file__).parent / "results" / f"speed-{bench.name}.json")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1) + "\n")
-        print(f"wrote {out.name}")
+    report = Report(None if arguments.quick else Path(arguments.out or RESULTS / f"speed-{bench.name}.json"))
+    for name in arguments.sections.split(","):
+        {"ratios": ratios, "scaling": scaling, "profile": profile}[name](bench, report, arguments)
 
 
 def parse() -> argparse.Namespace:
@@ -65,6 +57,27 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", default=None)
     parser.add_argument("--quick", action="store_true")
     return parser.parse_args()
+
+
+class Report:
+    """What was measured, in a file that is rewritten after each figure: a run that is cut short leaves what it had.
+
+    A section that is run again takes the place of the old one; the others stay.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.content: dict[str, Any] = json.loads(path.read_text()) if path and path.exists() else {}
+
+    def start(self, machine: dict[str, Any], *tables: str, under: str | None = None) -> None:
+        place = self.content if under is None else self.content.setdefault(under, {})
+        place |= {"machine": machine, **{table: [] for table in tables}}
+
+    def add(self, table: str, row: dict[str, Any], under: str | None = None) -> None:
+        (self.content if under is None else self.content[under])[table].append(row)
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(self.content, indent=1) + "\n")
 
 
 @dataclass
@@ -172,15 +185,16 @@ def table(rows: int, device: torch.device) -> Rows:
     return Rows(x.to(device), y.to(device))
 
 
-def ratios(bench: Bench, report: dict[str, Any], arguments: argparse.Namespace) -> None:
+def ratios(bench: Bench, report: Report, arguments: argparse.Namespace) -> None:
     """Pure steps against GPyTorch's, and whole epochs against pure steps."""
     gpu = bench.device.type == "cuda"
+    report.start(describe(bench.device), "rows", "peers")
     sizes = [int(e) for e in (arguments.members or ("1,80" if gpu else "1")).split(",")]
     for batch in [1024] if arguments.quick else [1024, 200]:
         peers = peers_at(bench, batch, arguments.quick)
         for members, method in product(sizes, ("dbk-silu", "dbk-rbf")):
-            for precision in ("float32", "tf32", "bf16") if gpu else ("float32",):
-                if (batch == 200 and (members > 1 or precision == "bf16")) or (precision == "bf16" and members == 1):
+            for precision in ("float32", "tf32") if gpu else ("float32",):
+                if batch == 200 and members > 1:
                     continue  # each compilation takes a while: leave out what nobody needs
                 for compiled in (False,) if arguments.quick else (True,) if precision != "float32" else (False, True):
                     ours = Ours(bench, method, members=members, batch=batch, precision=precision, compiled=compiled)
@@ -204,9 +218,10 @@ def peers_at(bench: Bench, batch: int, quick: bool) -> dict[str, Work]:
     return works
 
 
-def measure(bench: Bench, report: dict[str, Any], ours: Ours, what: dict[str, Any], peers: dict[str, Work]) -> None:
+def measure(bench: Bench, report: Report, ours: Ours, what: dict[str, Any], peers: dict[str, Work]) -> None:
     times = bench.interleaved({**peers, "pure": ours.pure(), "epoch": Work(ours.epoch, ours.steps)})
     step, members = median(times["pure"]), what["members"]
+    overhead = median(times["epoch"]) / step
     for peer in peers:
         row = {
             **what,
@@ -217,34 +232,27 @@ def measure(bench: Bench, report: dict[str, Any], ours: Ours, what: dict[str, An
             "ratio": median(times[peer]) / step * members,
             "spread": spread(times["pure"]),
             "peer_spread": spread(times[peer]),
-        }
-        report["rows"].append(row)
-    overhead = median(times["epoch"]) / step
-    report["epochs"].append(
-        {
-            **what,
             "steps_per_epoch": ours.steps,
             "epoch_overhead": overhead,
             "preparation_seconds": ours.preparation_seconds,
         }
-    )
+        report.add("rows", row)
     against = "  ".join(f"x{median(times[p]) / step * members:.1f} {p.removeprefix('gpytorch-')}" for p in peers)
     name = f"{what['method']} E={members} batch {what['batch']} {what['precision']}{' compiled' * what['compiled']}"
     print(f"{name:44} {step:7.3f} ms  {against}  epoch x{overhead:.2f}  {ours.preparation_seconds:.0f} s", flush=True)
 
 
-def batch_mode(bench: Bench, report: dict[str, Any], batch: int, members: int) -> None:
+def batch_mode(bench: Bench, report: Report, batch: int, members: int) -> None:
     x, y, _ = vars(table(batch, bench.device)).values()
     step = _peers.batched_stepper("gpytorch-ppgp", x, y, h=H, r=R, n=STEPS * batch, members=members)
     times = bench.interleaved({"it": bench.repeated(step)})["it"]
     row = {"peer": "gpytorch-ppgp, its batch mode, fused AdamW", "members": members, "batch": batch}
-    report["peers"].append(
-        {**row, "ms_per_step": median(times), "ms_per_member_step": median(times) / members, "spread": spread(times)}
-    )
+    step_ms = {"ms_per_step": median(times), "ms_per_member_step": median(times) / members}
+    report.add("peers", {**row, **step_ms, "spread": spread(times)})
     print(f"GPyTorch's batch mode, {members} members: {median(times) / members:.3f} ms a member-step", flush=True)
 
 
-def scaling(bench: Bench, report: dict[str, Any], arguments: argparse.Namespace) -> None:
+def scaling(bench: Bench, report: Report, arguments: argparse.Namespace) -> None:
     """Time and memory of a step against members, rank and rows; prediction in rows a second."""
     gpu = bench.device.type == "cuda"
     precision = "tf32" if gpu else "float32"
@@ -255,7 +263,7 @@ def scaling(bench: Bench, report: dict[str, Any], arguments: argparse.Namespace)
     }
     if arguments.quick:
         sizes = {"members": [1, 2], "rank": [32], "steps": [10]}
-    report["scaling"] = []
+    report.start(describe(bench.device), "steps", "prediction", under="scaling")
     for axis, method in product(sizes, ("dbk-silu", "dbk-rbf")):
         for value in sizes[axis]:
             memory = reset_memory(bench)
@@ -268,10 +276,12 @@ def scaling(bench: Bench, report: dict[str, Any], arguments: argparse.Namespace)
                 "ms_per_step": median(times),
                 "spread": spread(times),
             }
-            report["scaling"].append({**row, "precision": precision, "compiled": False, "peak_mib": memory()})
+            row |= {"precision": precision, "compiled": False, "peak_mib": memory()}
+            report.add("steps", row, under="scaling")
             print(f"{method} {axis} {value}: {median(times):.3f} ms a step, {memory()} MiB", flush=True)
             del ours
-    report["prediction"] = []
+    if not gpu:
+        threads(bench, report)
     for method, members in product(("dbk-silu", "dbk-rbf"), (1, 5)):
         models = [build(method, D, rank=R, width=H, seed=k) for k in range(members)]
         ensemble = Ensemble(models, corrected=False, device=bench.device)
@@ -279,24 +289,48 @@ def scaling(bench: Bench, report: dict[str, Any], arguments: argparse.Namespace)
         work = Work(lambda x=x, ensemble=ensemble: ensemble.predict(x) and None, len(x))
         times = bench.interleaved({"it": work})["it"]
         row = {"method": method, "members": members, "rows_per_second": 1e3 / median(times), "spread": spread(times)}
-        report["prediction"].append(row)
+        report.add("prediction", row, under="scaling")
         print(f"prediction, {method}, {members} members: {1e3 / median(times):.3g} rows a second", flush=True)
 
 
-def reset_memory(bench: Bench) -> Callable[[], float | None]:
-    """On a GPU, the peak of what tensors take from here on, in MiB; on the CPU nobody counts."""
+def threads(bench: Bench, report: Report) -> None:
+    """One member's step with one torch thread and with two."""
+    before = torch.get_num_threads()
+    for method, batch in product(("dbk-silu", "dbk-rbf"), (1024, 200)):
+        ours = Ours(bench, method, batch=batch)
+        pure = ours.pure()
+        works = {str(count): replace(pure, setup=with_threads(count, pure.setup)) for count in (1, 2)}
+        for count, times in bench.interleaved(works).items():
+            row = {"method": method, "batch": batch, "threads": int(count), "ms_per_step": median(times)}
+            report.add("steps", {**row, "spread": spread(times)}, under="scaling")
+            print(f"{method} batch {batch}, {count} threads: {median(times):.3f} ms a step", flush=True)
+    torch.set_num_threads(before)
+
+
+def with_threads(count: int, setup: Callable[[], None]) -> Callable[[], None]:
+    def both() -> None:
+        torch.set_num_threads(count)
+        setup()
+
+    return both
+
+
+def reset_memory(bench: Bench) -> Callable[[], float]:
+    """The peak from here on, in MiB: of what tensors take on a GPU, of the process on the CPU."""
+    gc.collect()
     if bench.device.type != "cuda":
-        return lambda: None
+        before, was_reset = resident_mib(), reset_peak()
+        return lambda: round(peak_mib(was_reset) - before, 1)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     return lambda: round(torch.cuda.max_memory_reserved() / 2**20, 1)
 
 
-def profile(bench: Bench, report: dict[str, Any], arguments: argparse.Namespace) -> None:
+def profile(bench: Bench, report: Report, arguments: argparse.Namespace) -> None:
     """Where a step's time goes: kernels (or operators) by their share."""
     gpu = bench.device.type == "cuda"
     activity = torch.profiler.ProfilerActivity.CUDA if gpu else torch.profiler.ProfilerActivity.CPU
-    report["profile"] = []
+    report.start(describe(bench.device), "steps", under="profile")
     sizes = [int(e) for e in (arguments.members or ("1,80" if gpu else "1")).split(",")]
     for members, method in product(sizes, ("dbk-silu", "dbk-rbf")):
         ours = Ours(bench, method, members=members, precision="tf32" if gpu else "float32", compiled=gpu)
@@ -317,9 +351,8 @@ def profile(bench: Bench, report: dict[str, Any], arguments: argparse.Namespace)
         print(f"\n{method} E={members}: {launches:.0f} kernels or operators a step, {busy:.3f} ms busy", flush=True)
         for row in rows[:25]:
             print(f"  {row['share']:6.1%} {row['calls_per_step']:5.1f}x {row['name']}", flush=True)
-        report["profile"].append(
-            {"method": method, "members": members, "launches_per_step": launches, "busy_ms_per_step": busy, "top": rows}
-        )
+        row = {"method": method, "members": members, "launches_per_step": launches, "busy_ms_per_step": busy}
+        report.add("steps", {**row, "top": rows}, under="profile")
 
 
 def spread(times: list[float]) -> list[float]:

@@ -24,7 +24,7 @@ from deepbasis.gp.model import DeepBasisGP
 D, N, BATCH = 3, 50, 16  # three full batches, and a last one of two rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lab:
     data: Rows
     validation: Rows
@@ -88,26 +88,22 @@ class Lab:
         assert (mine.member, mine.status, mine.best_epoch) == (theirs.member, theirs.status, theirs.best_epoch)
         found = [abs(mine.best_score - theirs.best_score)]
         for a, b in ((mine.parameters, theirs.parameters), (mine.history, theirs.history)):
-            found.append(largest_difference(a, b))
-        return max(found)
+            found.append(Lab.largest(a, b))
+        return float(torch.tensor(found).max())  # NaN if any is
 
     @staticmethod
-    def spread(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-        return largest_difference(mine, theirs)
-
-
-def largest_difference(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    """Over all tensors of two sets with the same names and shapes; NaN if either has one."""
-    assert mine.keys() == theirs.keys()
-    assert all(mine[name].shape == theirs[name].shape for name in mine)
-    differences = [(mine[name].double() - theirs[name].double()).abs().max() for name in mine if mine[name].numel()]
-    return float(torch.stack(differences).max())
+    def largest(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+        """The largest absolute difference between two sets of tensors; NaN if there is one in either."""
+        assert mine.keys() == theirs.keys()
+        assert all(mine[name].shape == theirs[name].shape for name in mine)
+        differences = [(mine[name].detach().double() - theirs[name].detach().double()).abs() for name in mine]
+        return float(torch.cat([difference.flatten() for difference in differences]).max())
 
 
 def _bits(mine: Tensor, theirs: Tensor) -> bool:
     if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
         return False
-    return torch.equal(mine.contiguous().view(torch.uint8), theirs.contiguous().view(torch.uint8))
+    return torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (mine, theirs)))
 
 
 @pytest.fixture(scope="session")

@@ -431,3 +431,12 @@ def test_point_weights_have_no_posterior_to_fit() -> None:
     with pytest.raises(InputError, match="point weights"):
         exact.fit_posterior(model, chunked(*rows(12), 5))
     assert torch.equal(model.posterior.m, m)
+
+
+def test_chunks_that_cannot_be_walked_twice_are_an_error():
+    """One iterator for both passes would leave the gradient without its data, and no other sign of it."""
+    x, y = torch.randn(20, 3, dtype=torch.float64), torch.randn(20, dtype=torch.float64)
+    model = build("dbk-silu", 3, rank=4, width=8, seed=0).double()
+    once = iter([(x, y)])
+    with pytest.raises(InputError, match="20 rows on the first pass and 0 on the second"):
+        exact.accumulate_gradient(model, lambda: once)

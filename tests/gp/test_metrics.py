@@ -209,3 +209,7 @@ def test_evaluate_refuses_targets_it_cannot_score(y, words):
     with pytest.raises(InputError) as caught:
         metrics.evaluate(p, y)
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_effective_rank_of_nothing_is_zero(dtype):
+    assert float(metrics.effective_rank(torch.zeros(5, dtype=dtype))) == 0.0

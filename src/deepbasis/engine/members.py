@@ -130,10 +130,12 @@ class Ensemble:
         corrected: bool,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        chunk_rows: int = 65_536,
+        chunk_rows: int | None = None,
     ) -> None:
         self.stack = Stack(models, device=torch.device(device), dtype=dtype)
         self.corrected = corrected
+        if chunk_rows is None:  # a CPU's cache holds little, a GPU wants much to do
+            chunk_rows = 65_536 if self.stack.device.type == "cuda" else 4_096
         self.chunk_rows = max(1, check_positive_int("chunk_rows", chunk_rows) // len(models))
 
     @torch.no_grad()

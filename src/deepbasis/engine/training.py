@@ -5,6 +5,7 @@
 A member's start and its order of batches depend on its seed alone, so it ends the same alone or among eighty.
 """
 
+import gc
 import logging
 import signal
 import threading
@@ -141,6 +142,9 @@ class _Run:
         return [_outcome(self.members[k], states[k]) for k in range(len(self.members))]
 
     def _train_wave(self, interrupted: Callable[[], bool]) -> None:
+        gc.collect()  # an earlier wave is a cycle of references, and it holds most of the memory
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
         state = self.state.pending[0]
         members = [self.members[k] for k in state.indices]
         wave = Wave(self.build, state.indices, members, self.data, self.validation, self.settings, self.device)
@@ -175,8 +179,6 @@ class _Run:
         half = len(everyone) // 2
         log.warning("out of memory with %d members at a time: going on with %d", len(everyone), half)
         self.state.pending[:0] = [state.select(everyone[:half]), state.select(everyone[half:])]
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def _waves(self, wave_size: int | None) -> list[WaveState]:
         everyone = list(range(len(self.members)))

@@ -128,10 +128,17 @@ def accumulate_gradient(model: DeepBasisGP, chunks: Chunks) -> float:
     stats, solution = posterior(model, chunks)
     noise = model.noise()
     squared = torch.zeros_like(stats.energy)
+    rows = 0
     for x, y in chunks():
         loss, chunk_squared = chunk_loss(model.basis(x), y - model.mean, model.noise(), solution)
         (loss / stats.n).backward()
         squared += chunk_squared
+        rows += len(y)
+    if rows != int(stats.n):
+        raise InputError(
+            f"`chunks` gave {int(stats.n)} rows on the first pass and {rows} on the second: it must be a function that "
+            "starts again at each call, not one iterator; the gradients are not to be used"
+        )
     (shared_loss(stats.n, noise, solution) / stats.n).backward()
     return float(likelihood(stats.n, noise.detach(), solution, squared))
 

@@ -72,6 +72,12 @@ def basis_spectrum(phi: Float[Tensor, "n r"]) -> Float[Tensor, " k"]:
 
 
 def effective_rank(eigenvalues: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-    """exp(entropy) of the normalised eigenvalues: 1 for a collapsed kernel, r for r equal directions."""
-    p = eigenvalues / eigenvalues.sum()
+    """exp(entropy) of the normalised eigenvalues: 1 for a collapsed kernel, r for r equal directions.
+
+    A kernel that is zero has no directions: 0.
+    """
+    total = eigenvalues.sum()
+    if not bool(total > 0):
+        return torch.zeros_like(total)
+    p = eigenvalues / total
     return torch.special.entr(p).sum().exp()
