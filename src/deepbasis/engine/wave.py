@@ -49,7 +49,7 @@ class Wave:
         self.device = device
         dtype = settings.dtype
         self.stack = Stack([build(member) for member in members], device=device, dtype=dtype)
-        batch_size = len(data) if settings.exact else settings.batch_size
+        batch_size = len(data) if settings.exact and isinstance(data, Rows) else settings.batch_size
         self.source: Batches = data.batches([member.seed for member in members], batch_size, device, dtype)
         self._validation = _chunked(validation.to(device, dtype), settings.chunk_rows // len(members))
         self._validation_weight = _total_weight(validation).to(device)
