@@ -40,6 +40,7 @@ ROOMS = [
     "engine.wave",
     "engine.training",
     "engine",
+    "recipes",
     "estimator",
     "plots",
     "interop.*",

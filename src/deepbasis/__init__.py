@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "DeepBasisRegressor": "estimator",
+    "FitWarning": "estimator",
     "DeepBasisError": "errors",
     "InputError": "errors",
     "FileFormatError": "errors",
@@ -25,6 +27,8 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
+    from deepbasis.estimator import DeepBasisRegressor as DeepBasisRegressor
+    from deepbasis.estimator import FitWarning as FitWarning
     from deepbasis.errors import CheckpointMismatchError as CheckpointMismatchError
     from deepbasis.errors import DeepBasisError as DeepBasisError
     from deepbasis.errors import FileFormatError as FileFormatError

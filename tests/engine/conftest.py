@@ -106,6 +106,15 @@ def _bits(mine: Tensor, theirs: Tensor) -> bool:
     return torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (mine, theirs)))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Nothing here is large enough for two, and two that wait for each other are slow on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def lab() -> Lab:
     return Lab(Lab.rows(N, 1), Lab.rows(45, 2))

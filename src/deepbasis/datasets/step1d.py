@@ -1,0 +1,47 @@
+"""The 1-D example of Sec. 4.1: a smoothed staircase whose noise is a wave, and the oracle that knows both.
+
+NOTE[DIFF]: the paper prints the standard deviation 2 |sin(10 x)|, with which no model can reach the likelihoods that it
+reports (the oracle's NLL is 1.37 nats); with the amplitude 0.4 they fit (-0.24). The amplitude is an argument, 0.4 by
+default; `PRINTED_AMPLITUDE` is the paper's.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from deepbasis.errors import check_number, check_positive_int
+from deepbasis.gp.predictive import Gaussian
+
+AMPLITUDE = 0.4
+PRINTED_AMPLITUDE = 2.0
+
+
+class Draw(NamedTuple):
+    x: Float[Tensor, "n 1"]
+    y: Float[Tensor, " n"]
+
+
+def true_mean(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """0.3 (1 - s1) + 0.9 (s1 - s2) - 0.6 (s2 - s3), each s a steep logistic step at -0.6, 0 and 0.4."""
+    s1, s2, s3 = (torch.sigmoid(200.0 * (x - edge)) for edge in (-0.6, 0.0, 0.4))
+    return 0.3 * (1.0 - s1) + 0.9 * (s1 - s2) - 0.6 * (s2 - s3)
+
+
+def true_std(x: Float[Tensor, " n"], amplitude: float = AMPLITUDE) -> Float[Tensor, " n"]:
+    return amplitude * torch.sin(10.0 * x).abs()
+
+
+def draw(n: int, *, generator: torch.Generator | None = None, amplitude: float = AMPLITUDE) -> Draw:
+    """n rows: x uniform in [-1, 1], y normal around the true mean with the true standard deviation."""
+    check_positive_int("n", n)
+    check_number("amplitude", amplitude, at_least=0.0)
+    x = torch.rand(n, generator=generator) * 2.0 - 1.0
+    return Draw(x[:, None], true_mean(x) + true_std(x, amplitude) * torch.randn(n, generator=generator))
+
+
+def oracle(x: Float[Tensor, "n 1"], amplitude: float = AMPLITUDE) -> Gaussian:
+    """The distribution that the targets at `x` were drawn from: nothing can predict better."""
+    inputs = x[:, 0]
+    return Gaussian(true_mean(inputs), true_std(inputs, amplitude).square())

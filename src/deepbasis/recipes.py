@@ -1,0 +1,90 @@
+"""Recipes: what "auto" means for a table of n rows. A recipe is a row of numbers, fixed before any test row is seen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from deepbasis.gp.methods import METHODS
+
+FULL_BATCH_ROWS = 2_048
+"""Up to here a step takes every row, in float64."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    learning_rate: float
+    noise_learning_rate: float
+    """For the log of the noise variance, which must travel far: see the notes on the paper's gaps."""
+    schedule: str
+    batch_size: int
+    full_batch_steps: int
+    """Steps where one batch holds every row."""
+    steps: int
+    """Steps at most otherwise, within `most_epochs` and at least `fewest_epochs`."""
+    fewest_epochs: int
+    most_epochs: int
+    exact_steps: int
+    """For objective="mml"."""
+    patience_share: float
+    """Epochs without progress after which a member stops, as a share of all epochs."""
+    alphas: Sequence[float]
+    betas: Sequence[float]
+    """What alpha="auto" and beta="auto" choose from."""
+
+
+RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
+    {
+        "default": Recipe(
+            learning_rate=3e-3,
+            noise_learning_rate=2e-2,
+            schedule="cosine",
+            batch_size=512,
+            full_batch_steps=400,
+            steps=3_000,
+            fewest_epochs=5,
+            most_epochs=200,
+            exact_steps=400,
+            patience_share=0.25,
+            alphas=(0.0, 0.1),
+            betas=(0.1,),
+        ),
+        "paper": Recipe(
+            learning_rate=1e-3,
+            noise_learning_rate=1e-3,
+            schedule="constant",
+            batch_size=1024,
+            full_batch_steps=400,
+            steps=10**9,
+            fewest_epochs=400,
+            most_epochs=400,
+            exact_steps=2_000,
+            patience_share=1.0,
+            alphas=(0.0, 0.01, 0.1, 1.0),
+            betas=(0.0, 0.01, 0.1, 1.0),
+        ),
+    }
+)
+
+
+def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool) -> int:
+    if exact:
+        return recipe.exact_steps
+    steps_an_epoch = -(-rows // batch_size)
+    if steps_an_epoch == 1:
+        return recipe.full_batch_steps
+    return max(recipe.fewest_epochs, min(recipe.most_epochs, recipe.steps // steps_an_epoch))
+
+
+def weights_for(recipe: Recipe, objective: str, alpha: float | str, beta: float | str) -> list[tuple[float, float]]:
+    """Every (alpha, beta) to try: one where the objective has no such weight or the user gave it."""
+    alphas = recipe.alphas if alpha == "auto" else (float(alpha),)
+    betas = recipe.betas if beta == "auto" else (float(beta),)
+    if objective != "dppgp":
+        alphas = alphas[:1]
+    if objective not in ("dppgp", "ppgp"):
+        betas = betas[:1]
+    return [(a, b) for a in alphas for b in betas]
+
+
+def objective_of(method: str, objective: str | None) -> str:
+    return METHODS[method].objective if objective is None else objective

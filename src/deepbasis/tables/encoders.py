@@ -1,0 +1,245 @@
+"""From one column to the numbers that a network sees: how each kind is encoded, and what of it training has to fix.
+
+An `Encoding` is a flat record of numbers and words, so that it can be written down as JSON. Its numbers come from the
+weighted distribution of the training values alone: a row of weight 0 is no row, and a row of weight k is k rows, to the
+last bit; the order of the rows has no influence either.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepbasis.errors import InputError
+from deepbasis.tables.columns import MISSING, Array, Column
+
+MAX_CATEGORIES = 32
+"""Categories with a column of their own, the most frequent ones; the rest share one."""
+
+HOPELESS_CATEGORIES = 1000
+"""With more than these, in more than half of the rows distinct, a column is an identifier."""
+
+LINEAR, FLAT = 3.0, 1e12
+"""Scaled values are kept up to 3, grow logarithmically beyond, and not at all beyond 10^12 (where they are 30.6)."""
+
+_NORMAL_IQR = 1.3489795003921634  # of a standard normal: the scale is the standard deviation of what is normal
+
+_CYCLES = {"day of year": (366, 365.25), "day of week": (7, 7.0), "hour": (1440, 1440.0)}
+"""Phase -> (how many steps it has, how many make a full turn). The hour is told to the minute."""
+
+PHASES = tuple(_CYCLES)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What training fixed for one column."""
+
+    kind: str
+    missing: bool
+    """Training had missing values: there is an indicator."""
+    varies: bool = True
+    """Training had two different values; a column of one value has no output."""
+    center: float = 0.0
+    scale: float = 1.0
+    """Median and robust scale of the numbers; of a boolean column 1/2 and 1/2, which gives -1 and +1."""
+    fill: float = 0.0
+    """What stands for a missing value, as encoded."""
+    categories: tuple[str, ...] = ()
+    other: bool = False
+    """Training had more categories than got a column."""
+    phases: tuple[str, ...] = ()
+    """The cycles of a date that vary in training."""
+
+    @property
+    def width(self) -> int:
+        return len(self.names(""))
+
+    def names(self, column: str) -> list[str]:
+        """The output columns, in order."""
+        if self.kind == "categorical":
+            names = [f"{column}={name}" for name in self.categories] * self.varies + [f"{column} (other)"] * self.other
+        else:
+            names = [f"{column} (year)" if self.kind == "datetime" else column] * self.varies
+            names += [f"{column} ({phase}, {wave})" for phase in self.phases for wave in ("sin", "cos")]
+        return names + [f"{column} (missing)"] * self.missing
+
+
+def squash(z: Array) -> Array:
+    """z where |z| <= 3, then sign(z) (3 + log(1 + |z| - 3)): monotone, differentiable, tame for every z (NaN stays)."""
+    size = np.minimum(np.abs(z), FLAT)
+    far = size > LINEAR
+    if far.any():
+        size[far] = LINEAR + np.log1p(size[far] - LINEAR)
+    return np.copysign(size, z)
+
+
+# --- training
+
+
+def fit_encoding(column: Column, weight: Array | None) -> Encoding:
+    """What the rows (each of positive weight) say about the column."""
+    if column.kind == MISSING:
+        raise InputError(f"X: {column.label} has no values at all (in rows of positive weight); drop it or fill it in")
+    missing = column.missing
+    present = ~missing
+    values = column.values[present]
+    mass_of = None if weight is None else weight[present]
+    if column.kind == "categorical":
+        return _fit_categories(column, values, mass_of, bool(missing.any()))
+    distinct, mass = masses(values, mass_of)
+    spread = 0.0 if len(distinct) == 1 else float(distinct[-1] / 2 - distinct[0] / 2)  # halved: no overflow
+    varies = spread > 4 * float(np.finfo(np.float64).eps) * float(np.abs(distinct).max())  # more than rounding
+    if column.kind == "boolean":
+        fill = 2 * quantile(distinct, mass, 0.5) - 1
+        return Encoding("boolean", bool(missing.any()), varies, 0.5, 0.5, fill)
+    center, scale = _center_and_scale(distinct, mass)
+    phases: tuple[str, ...] = ()
+    if column.kind == "datetime":
+        phases = tuple(name for name, steps in _steps(distinct).items() if len(np.unique(steps)) > 1)
+    return Encoding(column.kind, bool(missing.any()), varies, center, scale, phases=phases)
+
+
+def masses(values: Array, weight: Array | None) -> tuple[Array, Array]:
+    """The distinct values in ascending order, and the weight of each. Every statistic starts here.
+
+    Sums run over equal values in order of weight, so that the order of the rows does not reach the last bit.
+    """
+    if weight is None:
+        distinct, counts = np.unique(values, return_counts=True)
+        return distinct, counts.astype(np.float64)
+    order = np.lexsort((weight, values))
+    values, weight = values[order], weight[order]
+    starts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
+    return values[starts], np.add.reduceat(weight, starts)
+
+
+def quantile(distinct: Array, mass: Array, q: float) -> float:
+    """The smallest value with at least a fraction q of the mass at or below it (inverted CDF)."""
+    below = np.cumsum(mass)
+    return float(distinct[np.searchsorted(below, q * below[-1] * (1 - 1e-12))])
+
+
+def mean_and_std(distinct: Array, mass: Array) -> tuple[float, float]:
+    if len(distinct) == 1:
+        return float(distinct[0]), 0.0
+    unit = math.ldexp(1.0, math.frexp(float(np.abs(distinct).max()))[1] - 1)  # a power of two: squares of 1e300
+    scaled = distinct / unit
+    mean = float(np.sum(mass * scaled) / np.sum(mass))
+    variance = float(np.sum(mass * (scaled - mean) ** 2) / np.sum(mass))
+    return mean * unit, math.sqrt(variance) * unit
+
+
+def _center_and_scale(distinct: Array, mass: Array) -> tuple[float, float]:
+    """The median, and the interquartile range over a normal's; where that is 0, the standard deviation."""
+    low, center, high = (quantile(distinct, mass, q) for q in (0.25, 0.5, 0.75))
+    scale = (high / _NORMAL_IQR - low / _NORMAL_IQR) or mean_and_std(distinct, mass)[1] or 1.0
+    limits = np.finfo(np.float64)
+    return center, min(max(scale, float(limits.tiny)), float(limits.max))
+
+
+def _fit_categories(column: Column, codes: Array, weight: Array | None, missing: bool) -> Encoding:
+    positions, mass = masses(codes, weight)
+    rows = max(len(codes), float(mass.sum()))
+    if len(positions) > HOPELESS_CATEGORIES and len(positions) > rows / 2:
+        raise InputError(
+            f"X: {column.label} has {len(positions)} different texts in {len(codes)} rows, {column.example()}: it "
+            "looks like an identifier; drop it, or convert it if it holds dates (pandas.to_datetime) or numbers "
+            "(pandas.to_numeric)"
+        )
+    names = [column.categories[position] for position in positions]
+    ranked = [name for _, name in sorted(zip(-mass, names, strict=True))]
+    kept, other = tuple(ranked[:MAX_CATEGORIES]), len(ranked) > MAX_CATEGORIES
+    return Encoding("categorical", missing, missing or len(ranked) > 1, categories=kept, other=other)
+
+
+def _steps(seconds: Array) -> dict[str, Array]:
+    """Where each moment stands in each cycle, as integers; looked up in a table of waves."""
+    day = np.floor_divide(seconds, 86400).astype(np.int64)
+    dates = day.astype("datetime64[D]")
+    minute = np.floor_divide(seconds - day * 86400.0, 60).astype(np.int64)
+    return {
+        "day of year": (dates - dates.astype("datetime64[Y]").astype("datetime64[D]")).astype(np.int64),
+        "day of week": (day + 3) % 7,  # 1970 began on a Thursday; Monday is 0
+        "hour": np.minimum(minute, 1439),  # a picosecond before midnight rounds to midnight
+    }
+
+
+# --- use
+
+
+def encode(encoding: Encoding, column: Column, out: Array) -> None:
+    """Write the column into `out` [n, len(encoding.names())], which holds zeros."""
+    missing = column.missing
+    if encoding.missing:
+        out[missing, -1] = 1.0
+    if encoding.kind == "categorical":
+        if encoding.varies:
+            _encode_categories(encoding, column, out)
+        return
+    if encoding.varies:
+        with np.errstate(over="ignore"):  # values 1e300 away are as far as it goes: squash takes inf
+            z = squash((column.values - encoding.center) / encoding.scale)
+        z[missing] = encoding.fill
+        out[:, 0] = z
+    if encoding.phases:
+        steps = _steps(np.where(missing, 0.0, column.values))
+        for index, phase in enumerate(encoding.phases):
+            count, turn = _CYCLES[phase]
+            angles = 2 * np.pi * np.arange(count) / turn
+            waves = np.stack([np.sin(angles), np.cos(angles)], axis=1)[steps[phase]]
+            waves[missing] = 0.0  # no phase rather than one of them
+            out[:, int(encoding.varies) + 2 * index : int(encoding.varies) + 2 * index + 2] = waves
+
+
+def _encode_categories(encoding: Encoding, column: Column, out: Array) -> None:
+    """One-hot; what training did not see goes to "other" where there is one, and is all zeros elsewhere."""
+    slots = {name: slot for slot, name in enumerate(encoding.categories)}
+    unseen = len(slots) if encoding.other else -1
+    lookup = np.array([*(slots.get(name, unseen) for name in column.categories), -1])  # missing, -1, takes the last
+    slot = lookup[column.values]
+    rows = np.flatnonzero(slot >= 0)
+    out[rows, slot[rows]] = 1.0
+
+
+def check_kind(encoding: Encoding, column: Column) -> Column:
+    """The column, if it is of the kind that it had in training or can pass for it."""
+    was, now = encoding.kind, column.kind
+    if (was, now) == ("categorical", MISSING):
+        return Column(column.label, was, np.full(len(column.values), -1))
+    if now in (was, MISSING) or (was, now) == ("numeric", "boolean"):
+        return column
+    if (was, now) == ("boolean", "numeric"):
+        other = ~np.isin(column.values, (0.0, 1.0)) & ~column.missing
+        if not other.any():
+            return column
+        column = Column(column.label, now, np.where(other, column.values, np.nan))
+    if was == "categorical" and now in ("numeric", "boolean") and any(_reads_as(now, c) for c in encoding.categories):
+        return column.as_text()
+    raise InputError(
+        f"X: {column.label} was {_WORDS[was]} when the model was fitted and is {_WORDS[now]} now, "
+        f"{column.example()}; {_REMEDIES[was]}, or fit the model again"
+    )
+
+
+_WORDS = {"numeric": "numeric", "boolean": "boolean", "duration": "a duration", "datetime": "a date"}
+_WORDS["categorical"] = "text (categories)"
+
+_REMEDIES = {
+    "numeric": "convert it with pandas.to_numeric",
+    "boolean": "convert it to True and False",
+    "duration": "convert it with pandas.to_timedelta",
+    "datetime": "convert it with pandas.to_datetime",
+    "categorical": "convert it to text with .astype(str)",
+}
+
+
+def _reads_as(kind: str, name: str) -> bool:
+    """A category of training that a number, or a truth value, could have been."""
+    if kind == "boolean":
+        return name in ("True", "False")
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False

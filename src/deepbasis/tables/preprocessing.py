@@ -1,0 +1,189 @@
+"""From a user's table to a float matrix without holes, and back from a file: mixed types, missing values, wild scales.
+
+What each kind of column becomes (in brackets: the names of the outputs for a column `c`):
+
+- numeric, and durations in seconds: (c - median) / robust scale, squashed where it is far out [c]
+- boolean: -1 and +1 [c]
+- text and categories: one-hot for the 32 most frequent [c=red], one for the rest if there is a rest [c (other)]
+- dates: the trend, like a number [c (year)], and sine and cosine of each cycle that varies [c (hour, sin)] …
+
+A column with missing values in training gets an indicator [c (missing)]. A column with one value in training has no
+output; where that leaves none at all, there is one of zeros.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deepbasis.errors import FileFormatError, InputError
+from deepbasis.tables.columns import KINDS, Column
+from deepbasis.tables.encoders import MAX_CATEGORIES, PHASES, Encoding, check_kind, encode, fit_encoding
+from deepbasis.tables.reading import column_names, open_table, read_column, some_rows
+from deepbasis.tables.targets import TargetScaler, check_target, check_weight, row_groups
+
+__all__ = ["Preprocessor", "TargetScaler", "check_target", "check_weight", "row_groups"]
+
+_NAME = "DeepBasisRegressor"
+_NUMBERS = ("center", "scale", "fill")  # the fields of an encoding that are saved as arrays
+
+
+@dataclass(frozen=True)
+class Preprocessor:
+    """From a user's table to a float64 matrix without holes: what `fit` saw is written down in arrays and JSON."""
+
+    input_columns: list[str] | None
+    """The names of a DataFrame's columns; None for arrays, and for names that are not strings."""
+    encodings: tuple[Encoding, ...]
+    """One for each input column."""
+
+    @classmethod
+    def fit(cls, X: Any, weight: NDArray[Any] | None = None, estimator_name: str = _NAME) -> Preprocessor:
+        """Look at the rows of positive weight. The kinds of the columns are those of the whole table."""
+        table = open_table(X, estimator_name)
+        names = column_names(table)
+        keep = None
+        if weight is not None:
+            weight = check_weight(weight, len(table))
+            keep = weight > 0
+            weight = weight[keep]
+        encodings = []
+        for position in range(table.shape[1]):
+            column = read_column(table, position)
+            encodings.append(fit_encoding(column if keep is None else column.rows(keep), weight))
+        return cls(names, tuple(encodings))
+
+    @staticmethod
+    def check(X: Any, estimator_name: str = _NAME) -> Any:
+        """X as a DataFrame or an array [n, d], or an `InputError` for the first thing that is wrong with it."""
+        table = open_table(X, estimator_name)
+        column_names(table)
+        for position in range(table.shape[1]):
+            read_column(table, position)
+        return table
+
+    @property
+    def feature_names_out(self) -> list[str]:
+        """age, age (missing), city=Rome, when (year) …; the columns of an array are x0, x1 …, as in scikit-learn."""
+        inputs = self.input_columns or [f"x{position}" for position in range(len(self.encodings))]
+        pairs = zip(inputs, self.encodings, strict=True)
+        return [name for column, encoding in pairs for name in encoding.names(column)] or ["constant"]
+
+    @property
+    def width(self) -> int:
+        """The columns of what `transform` gives: at least one."""
+        return sum(encoding.width for encoding in self.encodings) or 1
+
+    def transform(self, X: Any, estimator_name: str = _NAME) -> NDArray[np.float64]:
+        """[n, width], finite. Each row is treated by itself: rows in pieces give the pieces of the whole."""
+        table = open_table(X, estimator_name)
+        self._check_columns(table, estimator_name)
+        return self._encoded(table)
+
+    def chunks(self, X: Any, rows: int, estimator_name: str = _NAME) -> Iterator[NDArray[np.float64]]:
+        """`transform` of `rows` rows at a time; errors tell of the whole table and its row numbers."""
+        table = open_table(X, estimator_name)
+        self._check_columns(table, estimator_name)
+        for start in range(0, len(table), rows):
+            try:
+                chunk = self._encoded(some_rows(table, start, start + rows))
+            except InputError:
+                for _ in self._columns(table):
+                    pass  # the same error, with the row of the table instead of the chunk
+                raise
+            yield chunk
+
+    def _columns(self, table: Any) -> Iterator[tuple[Encoding, Column]]:
+        for position, encoding in enumerate(self.encodings):
+            yield encoding, check_kind(encoding, read_column(table, position, encoding.kind))
+
+    def _encoded(self, table: Any) -> NDArray[np.float64]:
+        out = np.zeros((len(table), self.width))
+        start = 0
+        for encoding, column in self._columns(table):
+            encode(encoding, column, out[:, start : start + encoding.width])
+            start += encoding.width
+        return out
+
+    def _check_columns(self, table: Any, estimator_name: str) -> None:
+        """The columns of training, by name and in their order, or by number: scikit-learn's convention and words."""
+        names, seen = column_names(table), self.input_columns
+        if names is not None and seen is not None:
+            if names != seen:
+                raise InputError(_name_mismatch(names, seen))
+            return
+        if table.shape[1] != len(self.encodings):
+            raise InputError(
+                f"X has {table.shape[1]} features, but {estimator_name} is expecting {len(self.encodings)} features "
+                "as input."
+            )
+        if seen is not None:
+            warnings.warn(
+                f"X does not have valid feature names, but {estimator_name} was fitted with feature names",
+                stacklevel=3,
+            )
+        elif names is not None:
+            warnings.warn(f"X has feature names, but {estimator_name} was fitted without feature names", stacklevel=3)
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays, and metadata that JSON can hold: all that `from_state` needs."""
+        records = [asdict(encoding) for encoding in self.encodings]
+        arrays = {name: np.array([record.pop(name) for record in records], dtype=np.float64) for name in _NUMBERS}
+        return arrays, {"input_columns": self.input_columns, "columns": records}
+
+    @classmethod
+    def from_state(cls, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> Preprocessor:
+        """What `state` gave, also after a round trip through JSON. Anything else is a `FileFormatError`."""
+        try:
+            records, names = metadata["columns"], metadata["input_columns"]
+            numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name in _NUMBERS}
+            _check(isinstance(records, Sequence) and len(records) > 0, "there must be columns")
+            _check(all(column.shape == (len(records),) for column in numbers.values()), "one number for each column")
+            encodings = [
+                _encoding(record, {name: float(numbers[name][position]) for name in _NUMBERS})
+                for position, record in enumerate(records)
+            ]
+            if names is not None:
+                _check(isinstance(names, list) and all(isinstance(name, str) for name in names), "names must be texts")
+                _check(len(set(names)) == len(names) == len(records), "one name for each column")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError(f"this is not the preprocessing of a table: {error}") from None
+        return cls(names, tuple(encodings))
+
+
+def _name_mismatch(names: list[str], seen: list[str]) -> str:
+    """scikit-learn's message, line by line, and the remedy."""
+    message = "The feature names should match those that were passed during fit.\n"
+    unseen, absent = sorted(set(names) - set(seen)), sorted(set(seen) - set(names))
+    for title, some in (("unseen at fit time", unseen), ("seen at fit time, yet now missing", absent)):
+        if some:
+            lines = [f"- {name}\n" for name in some[:5]] + ["- ...\n"] * (len(some) > 5)
+            message += f"Feature names {title}:\n{''.join(lines)}"
+    if not unseen and not absent:
+        message += "Feature names must be in the same order as they were in fit.\n"
+    order = ", ".join(map(repr, seen[:20])) + ", ..." * (len(seen) > 20)
+    return f"{message}Pass X with exactly these columns, in this order: X[[{order}]]"
+
+
+def _encoding(record: Any, numbers: dict[str, float]) -> Encoding:
+    """One column's encoding from JSON, each field looked at."""
+    encoding = Encoding(
+        **{**record, **numbers, "categories": tuple(record["categories"]), "phases": tuple(record["phases"])}
+    )
+    _check(encoding.kind in KINDS, f"unknown kind {encoding.kind!r}")
+    _check(all(type(flag) is bool for flag in (encoding.missing, encoding.varies, encoding.other)), "flags")
+    _check(bool(np.isfinite(list(numbers.values())).all()) and encoding.scale > 0, "numbers must be finite, scale > 0")
+    _check(all(type(name) is str for name in encoding.categories), "categories must be texts")
+    _check(len(set(encoding.categories)) == len(encoding.categories) <= MAX_CATEGORIES, "categories")
+    _check(list(encoding.phases) == [phase for phase in PHASES if phase in encoding.phases], "phases of a date")
+    return encoding
+
+
+def _check(condition: bool, what: str) -> None:
+    if not condition:
+        raise ValueError(what)

@@ -1,0 +1,188 @@
+"""From whatever a user calls a table to columns: arrays, nested lists, pandas DataFrames, the dataframe interchange.
+
+What is wrong with a table as a whole is said here, in scikit-learn's words where it has them. pandas is imported only
+for a pandas object, or for one that has to become one.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from deepbasis.errors import InputError
+from deepbasis.tables.columns import (
+    MISSING,
+    Array,
+    Column,
+    categorical_column,
+    category,
+    missing_column,
+    object_column,
+    typed_column,
+)
+
+_RESHAPE = (
+    "Reshape your data either using array.reshape(-1, 1) if your data has a single feature "
+    "or array.reshape(1, -1) if it contains a single sample."
+)
+
+
+def open_table(X: Any, estimator_name: str) -> Any:
+    """A pandas DataFrame, or an array [n, d]; n and d are at least 1 and no name is there twice."""
+    table = _dataframe(X)
+    if table is None:
+        table = _array(X)
+    n, d = table.shape
+    if n == 0 or d == 0:
+        found = "0 sample(s)" if n == 0 else "0 feature(s)"
+        raise InputError(
+            f"X is empty. Found array with {found} (shape=({n}, {d})) while a minimum of 1 is required "
+            f"by {estimator_name}."
+        )
+    if not isinstance(table, np.ndarray) and not table.columns.is_unique:
+        twice = table.columns[table.columns.duplicated()].unique().tolist()
+        raise InputError(f"X has duplicate column names: {', '.join(map(repr, twice[:5]))}; rename or drop one of each")
+    return table
+
+
+def column_names(table: Any) -> list[str] | None:
+    """The names of a DataFrame's columns, when they are strings. Others (0, 1, …) are positions, as in scikit-learn."""
+    if isinstance(table, np.ndarray):
+        return None
+    are_text = [isinstance(name, str) for name in table.columns]
+    if any(are_text) and not all(are_text):
+        other = table.columns[are_text.index(False)]
+        raise InputError(
+            f"X has column names of several types, {other!r} among strings. Feature names are only supported if all "
+            "input features have string names: use X.columns = X.columns.astype(str)"
+        )
+    return [str(name) for name in table.columns] if all(are_text) else None
+
+
+def read_column(table: Any, position: int, expected: str | None = None) -> Column:
+    """One column of what `open_table` gave; `expected` is the kind that it had in training."""
+    if isinstance(table, np.ndarray):
+        column = _array_column(f"column {position}", table[:, position], expected)
+    else:
+        column = _series_column(f"column {table.columns[position]!r}", table.iloc[:, position], expected)
+    if column.kind != "categorical":
+        infinite = np.isinf(column.values)
+        if infinite.any():
+            raise InputError(
+                f"X: {column.label} has {int(infinite.sum())} infinite values (inf), the first in row "
+                f"{int(np.argmax(infinite))}; remove those rows, or make the cells missing (NaN)"
+            )
+    if column.kind != MISSING and column.missing.all():
+        return missing_column(column.label, len(column.values))
+    return column
+
+
+def some_rows(table: Any, start: int, stop: int) -> Any:
+    return table[start:stop] if isinstance(table, np.ndarray) else table.iloc[start:stop]
+
+
+def as_array(values: Any, name: str) -> Array:
+    """`numpy.asarray`, with the holes of a masked array as NaN, and every failure an `InputError`."""
+    if isinstance(values, np.ma.MaskedArray):
+        return np.ma.filled(values.astype(np.float64 if values.dtype.kind in "biuf" else object), np.nan)
+    try:
+        array = np.asarray(values)
+    except Exception as error:  # somebody else's __array__ may raise anything
+        raise InputError(f"{name} cannot be made an array: {error}; are all of its rows of one length?") from None
+    if array.dtype.kind == "c":
+        raise InputError(f"{name}: Complex data not supported; split it into real and imaginary parts")
+    return array
+
+
+def _dataframe(X: Any) -> Any:
+    """X as a pandas DataFrame if it is a table with names of its own, otherwise None."""
+    pandas: Any = sys.modules.get("pandas")
+    if pandas is None or not isinstance(X, pandas.DataFrame | pandas.Series):
+        if not hasattr(X, "__dataframe__") and not hasattr(X, "__arrow_c_stream__"):
+            return None
+        X = _to_pandas(X)
+    if X.ndim == 1:
+        raise InputError(
+            "X: Expected a 2-dimensional container but got a Series instead. Reshape your data: pass "
+            "series.to_frame() if it is a single feature, or series.to_frame().T if it is a single sample."
+        )
+    return X
+
+
+def _to_pandas(X: Any) -> Any:
+    """Another library's table: by its own conversion, by the Arrow interface, or by the dataframe interchange."""
+    try:
+        pandas: Any = import_module("pandas")
+        if hasattr(X, "to_pandas"):
+            return X.to_pandas()
+        if hasattr(X, "__arrow_c_stream__"):
+            return import_module("pyarrow").table(X).to_pandas()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # pandas 3 has its doubts about the interchange
+            return pandas.api.interchange.from_dataframe(X)
+    except ImportError as error:
+        raise InputError(f"X: to read a {type(X).__name__}, install pandas and pyarrow ({error})") from None
+    except Exception as error:  # somebody else's code, and its own errors
+        raise InputError(
+            f"X: this {type(X).__name__} cannot be read as a table ({error}); "
+            "drop its nested or unusual columns, or pass a pandas DataFrame"
+        ) from None
+
+
+def _array(X: Any) -> Array:
+    """X as an array [n, d]."""
+    if hasattr(X, "tocsr") or hasattr(X, "todense"):
+        raise InputError("Sparse data was passed for X, but dense data is required: use X.toarray()")
+    table = as_array(X, "X")
+    if table.dtype.names is not None:
+        raise InputError("X is a structured array; pass a DataFrame: pandas.DataFrame(X)")
+    if table.ndim < 2:
+        got = f"1D array instead (shape {table.shape})" if table.ndim else f"scalar array instead ({X!r:.50})"
+        raise InputError(f"X: Expected 2D array, got {got}. {_RESHAPE}")
+    if table.ndim > 2:
+        raise InputError(f"X: Found array with dim {table.ndim}, while dim <= 2 is required: shape {table.shape}")
+    return table
+
+
+def _array_column(label: str, values: Array, expected: str | None) -> Column:
+    if values.dtype.kind in "SUV":
+        raise InputError(
+            f"X: {label} holds text ({values.dtype}), {values[0]!r} in row 0; pass a pandas DataFrame, "
+            "which has a type for each column, or convert the array to numbers with X.astype(float)"
+        )
+    if values.dtype.kind != "O":
+        return typed_column(label, values)
+    column = object_column(label, values, expected)
+    if column.kind not in ("numeric", "boolean", MISSING):
+        what = "text" if column.kind == "categorical" else f"{column.kind} values"
+        raise InputError(
+            f"X: {label} holds {what}, {column.example()}; an array must hold numbers: "
+            "pass a pandas DataFrame, which has a type for each column"
+        )
+    return column
+
+
+def _series_column(label: str, series: Any, expected: str | None) -> Column:
+    """A pandas Series of any type: numpy's, nullable, Arrow, categorical, sparse, period, with a time zone."""
+    pandas: Any = import_module("pandas")
+    if isinstance(series.dtype, pandas.CategoricalDtype):
+        return categorical_column(label, series.cat.codes.to_numpy(), [category(c) for c in series.cat.categories])
+    if isinstance(series.dtype, pandas.SparseDtype):
+        series = series.sparse.to_dense()
+    elif isinstance(series.dtype, pandas.PeriodDtype):
+        with suppress(ValueError, OverflowError):  # out of range: read as objects below, which finds the row
+            series = series.dt.to_timestamp(how="start")
+    elif isinstance(series.dtype, pandas.DatetimeTZDtype):
+        series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+    dtype = series.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":
+        return typed_column(label, series.to_numpy())
+    if dtype.kind in "biuf":  # nullable and Arrow numbers
+        values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return Column(label, "boolean" if dtype.kind == "b" else "numeric", values)
+    return object_column(label, series.astype(object).to_numpy(), expected)

@@ -1,0 +1,205 @@
+"""What comes beside a table: the target y, the weights of the rows, and which rows belong together."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deepbasis.errors import FileFormatError, InputError
+from deepbasis.tables.columns import Array, Column, is_missing, object_column
+from deepbasis.tables.encoders import masses, mean_and_std
+from deepbasis.tables.reading import as_array
+
+Floats = NDArray[np.float64]
+
+_LARGEST = 1e150
+"""Of y and of weights: their squares and sums stay finite."""
+
+_ROUNDING = 8 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class TargetScaler:
+    """y to mean 0 and standard deviation 1, both weighted; `mean + scale * z` is the way back."""
+
+    mean: float
+    scale: float
+
+    @classmethod
+    def fit(cls, y: Any, weight: Any = None) -> TargetScaler:
+        """From y in rows of positive weight. A y that does not vary, beyond rounding, gets scale 1."""
+        y = check_target(y)
+        if weight is not None:
+            weight = check_weight(weight, len(y))
+            y, weight = y[weight > 0], weight[weight > 0]
+        distinct, mass = masses(y, weight)
+        mean, std = mean_and_std(distinct, mass)
+        constant = std <= max(_ROUNDING * float(np.abs(distinct).max()), 1 / _LARGEST)
+        return cls(mean, 1.0 if constant else std)
+
+    def transform(self, y: Any) -> Floats:
+        return (check_target(y) - self.mean) / self.scale
+
+    def state(self) -> dict[str, float]:
+        return {"mean": self.mean, "scale": self.scale}
+
+    @classmethod
+    def from_state(cls, metadata: Mapping[str, Any]) -> TargetScaler:
+        numbers: list[Any] = [metadata.get(key) if isinstance(metadata, Mapping) else None for key in ("mean", "scale")]
+        if not all(type(number) is float and math.isfinite(number) for number in numbers) or numbers[1] <= 0:
+            raise FileFormatError(f"the target's mean and scale must be two finite numbers, scale > 0; got {numbers}")
+        return cls(*numbers)
+
+
+def check_target(y: Any, name: str = "y") -> Floats:
+    """y as [n] float64, finite. A column [n, 1] passes, with scikit-learn's warning."""
+    if y is None:
+        raise InputError(f"{name} is None: DeepBasisRegressor requires y to be passed, but the target y is None")
+    if hasattr(y, "tocsr") or hasattr(y, "todense"):
+        raise InputError(f"Sparse data was passed for {name}, but dense data is required: use {name}.toarray()")
+    values = as_array(y, name)
+    if values.ndim == 2 and values.shape[1] == 1:
+        _warn_of_column_vector(name)
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise InputError(
+            f"{name} should be a 1d array, got an array of shape {values.shape} instead; "
+            "there is one target: fit one model for each"
+        )
+    if len(values) == 0:
+        raise InputError(f"{name} is empty. Found array with 0 sample(s) while a minimum of 1 is required.")
+    numbers = _numbers(values, name)
+    for what, bad in (("NaN (missing)", np.isnan(numbers)), ("inf (infinite)", np.isinf(numbers))):
+        if bad.any():
+            raise InputError(
+                f"{name} has {int(bad.sum())} values that are {what}, the first in row {int(np.argmax(bad))}; "
+                "remove those rows: a target cannot be filled in"
+            )
+    large = np.abs(numbers) > _LARGEST
+    if large.any():
+        row = int(np.argmax(large))
+        raise InputError(f"{name} is {numbers[row]:g} in row {row}, beyond {_LARGEST:g}; give it in larger units")
+    return numbers
+
+
+def check_weight(weight: Any, n: int) -> Floats:
+    """Weights as [n] float64: finite, not negative, not all zero. None is 1 for each row, a number is that for each."""
+    if weight is None:
+        return np.ones(n)
+    values = as_array(weight, "sample_weight")
+    if values.ndim == 0:
+        values = np.full(n, values[()])
+    if values.ndim != 1:
+        raise InputError(
+            f"Sample weights must be 1D array or scalar, got {values.ndim}D array. Expected either a scalar value or "
+            f"a 1D array of length {n}."
+        )
+    if len(values) != n:
+        raise InputError(f"sample_weight.shape == {values.shape}, expected {(n,)}: one weight for each row of X")
+    weights = _numbers(values, "sample_weight")
+    for what, bad in (
+        ("not finite (NaN or inf)", ~np.isfinite(weights)),
+        ("negative", weights < 0),
+        (f"larger than {_LARGEST:g}", weights > _LARGEST),
+    ):
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise InputError(
+                f"sample_weight has {int(bad.sum())} values that are {what}, the first in row {row}: {weights[row]}; "
+                "a weight is a number >= 0, and 0 leaves the row out"
+            )
+    if not weights.any():
+        raise InputError("Sample weights must contain at least one non-zero number: every sample_weight is zero")
+    return weights
+
+
+def row_groups(X_float: Array, groups: Any = None) -> NDArray[np.int64]:
+    """A label [n] for each row: equal for identical rows and for rows of one group, directly or through others.
+
+    Labels are 0, 1, … in an order that the set of rows decides: neither their order nor how often each is there
+    matters, nor what the groups are called. Rows are compared by a 64-bit hash; two different rows that happen to share
+    it (once in 10^7 tables of a million rows) share a label, which does no harm to a split.
+    """
+    _, rows = np.unique(_row_hashes(X_float), return_inverse=True)
+    if groups is None:
+        return rows.astype(np.int64)
+    codes = _group_codes(groups, len(rows))
+    sparse: Any = import_module("scipy.sparse")
+    n = int(rows.max()) + 1
+    nodes = n + int(codes.max()) + 1  # distinct rows, then groups; an edge where a row is in a group
+    edges = sparse.coo_array((np.ones(len(rows)), (rows, n + codes)), shape=(nodes, nodes))
+    _, component = import_module("scipy.sparse.csgraph").connected_components(edges, directed=False)
+    first = np.full(nodes, n)
+    np.minimum.at(first, component[:n], np.arange(n))  # name a component by its first distinct row
+    _, labels = np.unique(first[component[rows]], return_inverse=True)
+    return labels.astype(np.int64)
+
+
+def _row_hashes(X: Array) -> NDArray[np.uint64]:
+    """64 bits for each row of float64 (splitmix64 over the bits of its cells; 0.0 and -0.0 are the same)."""
+    hashes = np.zeros(len(X), dtype=np.uint64)
+    for column in range(X.shape[1]):
+        cells = np.asarray(X[:, column], dtype=np.float64) + 0.0
+        hashes += np.uint64(0x9E3779B97F4A7C15) + cells.view(np.uint64)
+        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        hashes ^= hashes >> np.uint64(31)
+    return hashes
+
+
+def _group_codes(groups: Any, n: int) -> NDArray[np.int64]:
+    values = as_array(groups, "groups")
+    if values.shape != (n,):
+        raise InputError(f"groups must be one value for each row of X: shape ({n},), got {values.shape}")
+    cells = values.tolist()
+    missing = np.isnat(values).tolist() if values.dtype.kind in "mM" else [is_missing(cell) for cell in cells]
+    if any(missing):
+        raise InputError(
+            f"groups has {sum(missing)} missing values, the first in row {missing.index(True)}; "
+            "give each of those rows a group of its own"
+        )
+    try:
+        known = {cell: code for code, cell in enumerate(dict.fromkeys(cells))}
+    except TypeError as error:
+        raise InputError(f"groups must hold numbers or texts: {error}") from None
+    return np.fromiter((known[cell] for cell in cells), dtype=np.int64, count=n)
+
+
+def _numbers(values: Array, name: str) -> Floats:
+    """An array [n] of numbers as float64; text, dates and objects are refused, with the row."""
+    if values.dtype.kind in "biuf":
+        with np.errstate(over="ignore"):
+            return np.array(values, dtype=np.float64)
+    if values.dtype.kind == "O":
+        column = _object_numbers(values, name)
+        if column.kind in ("numeric", "boolean", "missing"):
+            return column.values
+        raise InputError(f"{name} must hold numbers, got {_KINDS[column.kind]}: {column.example()}; convert it")
+    what = {"U": "text", "S": "bytes", "M": "dates", "m": "durations"}.get(values.dtype.kind, str(values.dtype))
+    raise InputError(f"{name} must hold numbers, got {what}: {values[0]!r} in row 0; convert it")
+
+
+_KINDS = {"categorical": "text", "datetime": "dates", "duration": "durations"}
+
+
+def _object_numbers(values: Array, name: str) -> Column:
+    try:
+        return object_column(name, values)
+    except InputError as error:
+        raise type(error)(str(error).removeprefix("X: ")) from None
+
+
+def _warn_of_column_vector(name: str) -> None:
+    warnings.warn(
+        f"A column-vector {name} was passed when a 1d array was expected. Please change the shape of {name} to "
+        "(n_samples, ), for example using ravel().",
+        import_module("sklearn.exceptions").DataConversionWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,75 @@
+"""compile=True on a CPU. Run without shape checks: DEEPBASIS_CHECK_SHAPES=0 pytest tests/engine -m compiled"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from deepbasis.engine.training import train
+from deepbasis.engine.wave import Wave
+
+
+def compiled(test: Callable[..., None]) -> Callable[..., None]:
+    for by_torch_itself in (
+        "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+        "ignore:`torch._prims_common.check` is deprecated:FutureWarning",
+    ):
+        test = pytest.mark.filterwarnings(by_torch_itself)(test)
+    return pytest.mark.compiled(pytest.mark.usefixtures("fresh_compiler")(test))
+
+
+@pytest.fixture
+def ways(monkeypatch) -> list[bool]:
+    """For each wave that was prepared, whether its loss and its score are compiled ones."""
+    found: list[bool] = []
+    plain = Wave.prepare
+
+    def prepare(wave: Wave) -> None:
+        plain(wave)
+        found.append(wave.loss != wave._eager_loss and wave.score != wave._eager_score)
+
+    monkeypatch.setattr(Wave, "prepare", prepare)
+    return found
+
+
+@compiled
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("method", ["dbk-silu", "dbk-rbf"])
+def test_a_compiled_run_is_the_eager_run(lab, ways, warnings_logged, method, count):
+    """With a smaller last batch, and so with weights; each member's parameters and history."""
+    arguments = (lab.build(method), lab.members(count), lab.data, lab.validation)
+    eager, fast = (train(*arguments, lab.settings(method, epochs=10, compile=compile)) for compile in (False, True))
+    for mine, theirs in zip(fast, eager, strict=True):
+        assert lab.difference(mine, theirs) < 1e-9
+    assert ways == [False, True]
+    assert warnings_logged() == []
+
+
+@compiled
+def test_every_wave_is_compiled(lab, ways, warnings_logged):
+    """torch.compile gives up on a function after some recompilations; waves must not count as such."""
+    count = torch._dynamo.config.recompile_limit + 1
+    settings = lab.settings(epochs=1, compile=True)
+    train(lab.build(), lab.members(count), lab.data, lab.validation, settings, wave_size=1)
+    assert ways == [True] * count
+    assert warnings_logged() == []
+
+
+@compiled
+def test_a_compiled_run_can_be_resumed(lab, tmp_path, ways):
+    arguments = (lab.build(), lab.members(2), lab.data, lab.validation, lab.settings(epochs=6, compile=True))
+
+    class Enough(Exception):
+        pass
+
+    def stop(report) -> None:
+        if report.epoch == 4:
+            raise Enough
+
+    expected = train(*arguments)
+    file = {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0}
+    with pytest.raises(Enough):
+        train(*arguments, **file, progress=stop)
+    outcomes = train(*arguments, **file)
+    assert all(lab.same(a, b) for a, b in zip(outcomes, expected, strict=True))
+    assert ways == [True] * 3
