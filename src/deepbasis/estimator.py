@@ -36,7 +36,6 @@ from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
 from deepbasis.recipes import FULL_BATCH_ROWS, RECIPES, epochs_for, objective_of, weights_for
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight, row_groups
-from deepbasis.tables.reading import open_table
 
 KIND = "regressor"
 
@@ -181,7 +180,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Everything of one length, without the rows of weight 0."""
         if y is None:
             raise InputError("fit needs a target: requires y to be passed, but the target y is None")
-        X = open_table(X, type(self).__name__)
+        X = Preprocessor.check(X)
         target = check_target(y)
         validate_data(self, X, skip_check_array=True)
         rows = len(X)
@@ -300,7 +299,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.models_ = models
         corrected = METHODS[self.method].corrected
         self.ensemble_ = Ensemble(models, corrected=corrected, device=device, dtype=dtype)
-        self.noise_ = np.array([float(model.noise()) for model in models]) * self.target_.scale**2
+        self.noise_ = np.array([model.noise().item() for model in models]) * self.target_.scale**2
 
     @torch.no_grad()
     def _give_residual_variance(self, validation: Rows) -> None:
@@ -385,11 +384,8 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _chunks(self, X: Any) -> Iterator[Tensor]:
         """The rows of X, ready for the models, some at a time."""
         check_is_fitted(self)
-        X = open_table(X, type(self).__name__)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        for start in range(0, len(X), _PREDICT_ROWS):
-            part = _safe_indexing(X, slice(start, start + _PREDICT_ROWS))
-            yield torch.from_numpy(self.preprocessor_.transform(part)).to(self.ensemble_.stack.dtype)
+        for part in self.preprocessor_.chunks(X, _PREDICT_ROWS):
+            yield torch.from_numpy(part).to(self.ensemble_.stack.dtype)
 
     # ---- files -------------------------------------------------------------------------------------------------
 

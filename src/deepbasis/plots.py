@@ -1,7 +1,7 @@
 """Every figure. A function takes an axes and arrays, draws, and returns the axes: it makes no figure and shows none.
 
-Nothing here needs a display, and nothing imports `pyplot` or changes a global setting. `new_figure` makes a figure to draw
-on; matplotlib (the extra `deepbasis[plots]`) is imported when it is called.
+Nothing here needs a display, imports `pyplot` or changes a global setting. `new_figure` makes a figure to draw on;
+matplotlib (the extra `deepbasis[plots]`) is imported when it is called.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def predictive_band(
     x, mean, std = x[order], mean[order], std[order]
     if data is not None:
         xs, ys = _vectors(x=data[0], y=data[1])
-        ax.plot(xs, ys, ".", color=GREY, markersize=2.5, alpha=0.45, markeredgewidth=0, label="data", rasterized=True)
+        ax.plot(xs, ys, ".", color=GREY, markersize=3, alpha=0.45, markeredgewidth=0, label="data", rasterized=True)
     low, high = mean - width * std, mean + width * std
     ax.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0, label=f"{label}: mean ± {width:g} std")
     ax.plot(x, mean, color=colour, linewidth=1.8, label=f"{label}: mean")
@@ -136,7 +136,7 @@ def training_history(ax: Axes, history: Mapping[str, ArrayLike] | Sequence[Mappi
         ax.plot(epochs, validation, color=BLUE, **thin, label=None if k else "validation score")
         if np.isfinite(validation).any():
             best = int(np.nanargmin(validation))
-            dot = {"color": VERMILLION, "markersize": 4, "label": None if k else "best epoch"}
+            dot: dict[str, Any] = {"color": VERMILLION, "markersize": 4, "label": None if k else "best epoch"}
             ax.plot(epochs[best], validation[best], "o", **dot)
     ax.set(xlabel="epoch", ylabel="nats a row")
     return _tidy(ax)

@@ -150,7 +150,7 @@ def test_categories_are_compared_as_text(column):
         (pd.Series([Decimal(1), Decimal(2), Decimal(4)], dtype=pd.ArrowDtype(pa.decimal128(4, 1))), "numeric"),
         (pd.Series([1, 2.0, np.int8(4)], dtype=object), "numeric"),
         (pd.Series([True, 2, 4], dtype=object), "numeric"),
-        (pd.Series([1, 2, 4], dtype="timedelta64[s]"), "duration"),
+        (pd.Series(np.array([1, 2, 4], dtype="timedelta64[s]")), "duration"),
         (pd.Series([datetime.timedelta(seconds=k) for k in (1, 2, 4)], dtype=object), "duration"),
         (pd.Series([1, 2, 4], dtype=pd.ArrowDtype(pa.duration("s"))), "duration"),
     ],
@@ -392,7 +392,10 @@ def test_every_finite_or_missing_number_gives_finite_numbers(x, data):
 
 
 CELLS = {
-    "number": st.none() | st.floats(-1e6, 1e6) | st.integers(-(10**30), 10**30) | st.decimals(allow_infinity=False, allow_nan=False),
+    "number": st.none()
+    | st.floats(-1e6, 1e6)
+    | st.integers(-(10**30), 10**30)
+    | st.decimals(allow_infinity=False, allow_nan=False),
     "text": st.none() | st.text(max_size=3) | st.integers(0, 3),
     "truth": st.none() | st.booleans(),
     "date": st.none() | st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1)) | st.just(pd.NaT),
@@ -466,6 +469,11 @@ def damaged(change):
         lambda a, m: m["columns"][3].update(categories=["a", "a"]),
         lambda a, m: m["columns"][3].update(categories=[f"{k}" for k in range(99)]),
         lambda a, m: m["columns"][3].update(categories=None),
+        lambda a, m: m["columns"][3].update(categories="abc"),
+        lambda a, m: m["columns"][3].update(varies=False, other=True),
+        lambda a, m: m["columns"][0].update(categories=["a"]),
+        lambda a, m: m["columns"][0].update(other=True),
+        lambda a, m: m["columns"][0].update(phases=["hour"]),
         lambda a, m: m["columns"][5].update(phases=["moon"]),
         lambda a, m: m["columns"][5].update(phases=["hour", "hour"]),
         lambda a, m: m["columns"][5].update(phases=[["hour"]]),
@@ -481,6 +489,29 @@ def test_nonsense_is_no_state(change):
 def test_nonsense_metadata_is_no_state(metadata):
     with pytest.raises(FileFormatError):
         Preprocessor.from_state({}, metadata)
+
+
+JSON = st.none() | st.booleans() | st.integers(-2, 2) | st.floats() | st.sampled_from(["", "a", "hour", "datetime"])
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_an_altered_state_is_refused_or_still_works(data):
+    table = mixed_table()
+    arrays, metadata = damaged(lambda a, m: None)
+    if data.draw(st.booleans()):
+        name = data.draw(st.sampled_from(sorted(arrays)))
+        arrays[name][data.draw(st.integers(0, 7))] = data.draw(st.floats())
+    column = data.draw(st.sampled_from(metadata["columns"]))
+    field = data.draw(st.sampled_from(sorted(column)))
+    column[field] = data.draw(JSON | st.lists(JSON, max_size=3))
+    try:
+        preprocessor = Preprocessor.from_state(arrays, metadata)
+        out = preprocessor.transform(table)
+    except ValueError:  # of a file that is damaged, or of a table that is not the one it tells of
+        return
+    assert np.isfinite(out).all()
+    assert out.shape == (60, preprocessor.width)
 
 
 # --- what counts as a table

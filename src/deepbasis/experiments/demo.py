@@ -17,10 +17,11 @@ from torch import Tensor
 
 from deepbasis.datasets import step1d
 from deepbasis.engine.batches import Rows
+from deepbasis.engine.checkpoint import INTERRUPTED
 from deepbasis.engine.members import Member
 from deepbasis.engine.progress import Progress
 from deepbasis.engine.settings import Settings, settings_for
-from deepbasis.engine.training import INTERRUPTED, train
+from deepbasis.engine.training import train
 from deepbasis.gp import metrics
 from deepbasis.gp.expansion import RBF
 from deepbasis.gp.methods import build
@@ -44,7 +45,7 @@ class Size:
     test: int = 5_000
 
 
-FULL = Size(train=10_000, rbf_epochs=40, exact_steps=150, dppgp_epochs=120)
+FULL = Size(train=5_000, rbf_epochs=60, exact_steps=300, dppgp_epochs=240)
 QUICK = Size(train=1_000, rbf_epochs=3, exact_steps=5, dppgp_epochs=5, test=1_000)
 
 
@@ -85,9 +86,7 @@ class Demo:
 def run(size: Size = FULL, *, seed: int = 0, progress: Callable[[str], Progress] | None = None) -> Demo:
     """Draw the data and fit every method. `progress(name)` gives what is told after each epoch of that method."""
     generator = torch.Generator().manual_seed(seed)
-    training, validation, test = (
-        step1d.draw(n, generator=generator) for n in (size.train, size.validation, size.test)
-    )
+    training, validation, test = (step1d.draw(n, generator=generator) for n in (size.train, size.validation, size.test))
     flat = Gaussian(training.y.mean().expand(size.test), training.y.var().expand(size.test))
     demo = Demo(
         size=size,
@@ -111,7 +110,7 @@ def _methods(size: Size) -> list[tuple[str, str, Settings]]:
     exact = settings_for(
         "dbk-silu", objective="mml", epochs=size.exact_steps, learning_rate=1e-2, noise_learning_rate=1e-1, **common
     )
-    dppgp = settings_for("dbk-silu", epochs=size.dppgp_epochs, learning_rate=3e-3, noise_learning_rate=5e-2, **common)
+    dppgp = settings_for("dbk-silu", epochs=size.dppgp_epochs, learning_rate=5e-3, noise_learning_rate=5e-2, **common)
     return [("RBF GP (sparse)", "sv-rbf", rbf), ("DBK (exact)", "dbk-silu", exact), ("DBK (dPPGP)", "dbk-silu", dppgp)]
 
 
@@ -141,9 +140,7 @@ def _fit(
 
 
 @torch.no_grad()
-def _judge(
-    name: str, model: DeepBasisGP, corrected: bool, seconds: float, grid: Tensor, test: step1d.Draw
-) -> Fit:
+def _judge(name: str, model: DeepBasisGP, corrected: bool, seconds: float, grid: Tensor, test: step1d.Draw) -> Fit:
     x = grid[:, None]
     drawn = predict(model(x), corrected=corrected)
     # The full kernel where there is one: it is what the inducing points stand for.
@@ -178,17 +175,45 @@ def figure(demo: Demo) -> Figure:
 
     x = demo.grid.numpy()
     truth = step1d.oracle(demo.grid[:, None])
-    shown = slice(0, 1_500)  # more points than these hide each other
-    data = (demo.training.x[shown, 0].numpy(), demo.training.y[shown].numpy())
-    page = plots.new_figure(12.0, 7.4)
-    axes: Any = page.subplots(2, len(demo.fits), height_ratios=[1.0, 1.25])
-    for k, (fit, colour) in enumerate(zip(demo.fits, (plots.ORANGE, plots.VERMILLION, plots.BLUE), strict=True)):
-        top, bottom = axes[:, k]
-        band = {"data": data, "oracle": (truth.mean.numpy(), truth.std.numpy()), "colour": colour}
+    shown = slice(0, 2_000)  # more points than these hide each other
+    band: dict[str, Any] = {
+        "data": (demo.training.x[shown, 0].numpy(), demo.training.y[shown].numpy()),
+        "oracle": (truth.mean.numpy(), truth.std.numpy()),
+    }
+    page = plots.new_figure(12.0, 7.6)
+    axes: Any = page.subplots(2, len(demo.fits), height_ratios=[1.0, 1.28])
+    ticks = {"ticks": [-1.0, -0.5, 0.0, 0.5, 1.0], "labels": _typeset(" -1  -0.5  0  0.5  1").split()}
+    for fit, (top, bottom) in zip(demo.fits, axes.T, strict=True):
         plots.predictive_band(top, x, fit.mean.numpy(), fit.std.numpy(), **band)
-        top.set(ylim=(-1.6, 1.6), xlabel="x", xticks=[-1, -0.5, 0, 0.5, 1])
-        top.set_title(f"{fit.name}: NLL {fit.scores['nll']:.3f}", fontweight="bold")
+        top.set_ylim(-1.75, 1.95)
+        top.set_xticks(**ticks)
+        top.set_title(_typeset(f"{fit.name}: NLL {fit.scores['nll']:.3f}"), fontsize=13, fontweight="bold")
         plots.kernel_heatmap(bottom, x, fit.K.numpy())
-        bottom.set(xticks=[-1, -0.5, 0, 0.5, 1], yticks=[-1, -0.5, 0, 0.5, 1])
-        bottom.set_title(f"learned kernel, effective rank {fit.rank:.1f}")
+        bottom.set_xticks(**ticks)
+        bottom.set_yticks(**ticks)
+        bottom.set_ylabel("")
+        bottom.set_title(f"kernel, effective rank {fit.rank:.1f}", fontsize=12)
+    axes[0, 0].set_ylabel("y")
+    axes[1, 0].set_ylabel("x'")
+    for ax in axes[:, 1:].flat:
+        ax.tick_params(labelleft=False)
+    bar = page.colorbar(axes[1, -1].images[-1], ax=axes[1, :], shrink=0.8, ticks=[-1, 0, 1], pad=0.015)
+    bar.set_label("k(x, x') / max |k|")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    legend = dict(zip(labels, handles, strict=True))
+    known = _typeset(f"oracle: mean ± 2 std, NLL {demo.oracle['nll']:.3f}")
+    page.legend(
+        [legend["data"], legend["prediction: mean ± 2 std"], legend["oracle: mean ± 2 std"]],
+        ["data", "prediction: mean ± 2 std", known],
+        loc="outside upper center",
+        ncols=3,
+        frameon=False,
+        fontsize=11,
+        markerscale=3,
+    )
     return page
+
+
+def _typeset(text: str) -> str:
+    """A hyphen before a digit is a minus."""
+    return text.replace(" -", " \N{MINUS SIGN}")

@@ -156,7 +156,7 @@ def posterior(model: DeepBasisGP, chunks: Chunks) -> tuple[Statistics, Solution]
     if int(solution.info) or not bool(solution.w.isfinite().all()):
         raise NumericalError(
             f"Phi^T Phi + noise I could not be factorised (pivot {int(solution.info)}, "
-            f"noise {float(model.noise()):.3g}): the basis or the target has values that are not finite, or the noise "
+            f"noise {model.noise().item():.3g}): the basis or the target has values that are not finite, or the noise "
             "is too small for them; lower the learning rate or raise the noise floor"
         )
     return total, solution

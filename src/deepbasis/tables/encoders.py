@@ -80,9 +80,9 @@ def squash(z: Array) -> Array:
 
 def fit_encoding(column: Column, weight: Array | None) -> Encoding:
     """What the rows (each of positive weight) say about the column."""
-    if column.kind == MISSING:
-        raise InputError(f"X: {column.label} has no values at all (in rows of positive weight); drop it or fill it in")
     missing = column.missing
+    if missing.all():
+        raise InputError(f"X: {column.label} has no values at all (in rows of positive weight); drop it or fill it in")
     present = ~missing
     values = column.values[present]
     mass_of = None if weight is None else weight[present]
@@ -118,7 +118,7 @@ def masses(values: Array, weight: Array | None) -> tuple[Array, Array]:
 def quantile(distinct: Array, mass: Array, q: float) -> float:
     """The smallest value with at least a fraction q of the mass at or below it (inverted CDF)."""
     below = np.cumsum(mass)
-    return float(distinct[np.searchsorted(below, q * below[-1] * (1 - 1e-12))])
+    return float(distinct[np.searchsorted(below, q * below[-1] * (1 - 1e-12))]) + 0.0  # -0.0 is 0.0
 
 
 def mean_and_std(distinct: Array, mass: Array) -> tuple[float, float]:

@@ -112,7 +112,9 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     folder = Path(path).parent
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
-        raise InputError(f"cannot write '{Path(path)}': the folder '{folder}' {what}; create it or choose another place")
+        raise InputError(
+            f"cannot write '{Path(path)}': the folder '{folder}' {what}; create it or choose another place"
+        )
 
 
 def check_columns(table: pd.DataFrame, wanted: Iterable[str], name: str) -> None:
@@ -227,7 +229,8 @@ def _check_text(content: bytes, name: str) -> None:
             position = start - before + error.start
             line = content.count(b"\n", 0, position) + 1
             raise FileFormatError(
-                f"{name} is not UTF-8 text: byte {position} (line {line}) is 0x{content[position]:02x}; save it as UTF-8"
+                f"{name} is not UTF-8 text: byte {position} (line {line}) is 0x{content[position]:02x}; "
+                "save it as UTF-8"
             ) from None
     zero = content.find(b"\0")
     if zero >= 0:
@@ -239,7 +242,9 @@ def _header(content: bytes, name: str) -> list[str]:
     try:
         header = next((row for row in csv.reader(text) if row), [])
     except csv.Error as problem:
-        raise FileFormatError(f"{name}: its header cannot be read ({problem}); is there a quote never closed?") from None
+        raise FileFormatError(
+            f"{name}: its header cannot be read ({problem}); is there a quote never closed?"
+        ) from None
     if len(header) == 1:
         for separator, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
             if separator in header[0]:

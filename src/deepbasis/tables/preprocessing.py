@@ -5,7 +5,8 @@ What each kind of column becomes (in brackets: the names of the outputs for a co
 - numeric, and durations in seconds: (c - median) / robust scale, squashed where it is far out [c]
 - boolean: -1 and +1 [c]
 - text and categories: one-hot for the 32 most frequent [c=red], one for the rest if there is a rest [c (other)]
-- dates: the trend, like a number [c (year)], and sine and cosine of each cycle that varies [c (hour, sin)] …
+- dates (UTC where they have a zone): the trend, like a number [c (year)], and sine and cosine of each cycle that varies
+  in training [c (hour, sin)] …
 
 A column with missing values in training gets an indicator [c (missing)]. A column with one value in training has no
 output; where that leaves none at all, there is one of zeros.
@@ -172,10 +173,13 @@ def _name_mismatch(names: list[str], seen: list[str]) -> str:
 
 def _encoding(record: Any, numbers: dict[str, float]) -> Encoding:
     """One column's encoding from JSON, each field looked at."""
-    encoding = Encoding(
-        **{**record, **numbers, "categories": tuple(record["categories"]), "phases": tuple(record["phases"])}
-    )
+    lists = {name: record[name] for name in ("categories", "phases")}
+    _check(all(isinstance(value, list | tuple) for value in lists.values()), "categories and phases must be lists")
+    encoding = Encoding(**{**record, **numbers, **{name: tuple(value) for name, value in lists.items()}})
     _check(encoding.kind in KINDS, f"unknown kind {encoding.kind!r}")
+    _check(encoding.kind == "categorical" or not (encoding.categories or encoding.other), "categories of a number")
+    _check(encoding.kind == "datetime" or not encoding.phases, "phases of what is no date")
+    _check(encoding.varies or not encoding.other, "a rest of categories where there is one")
     _check(all(type(flag) is bool for flag in (encoding.missing, encoding.varies, encoding.other)), "flags")
     _check(bool(np.isfinite(list(numbers.values())).all()) and encoding.scale > 0, "numbers must be finite, scale > 0")
     _check(all(type(name) is str for name in encoding.categories), "categories must be texts")

@@ -74,7 +74,7 @@ def read_column(table: Any, position: int, expected: str | None = None) -> Colum
         infinite = np.isinf(column.values)
         if infinite.any():
             raise InputError(
-                f"X: {column.label} has {int(infinite.sum())} infinite values (inf), the first in row "
+                f"X: {column.label} has {int(infinite.sum())} infinite value(s) (inf), the first in row "
                 f"{int(np.argmax(infinite))}; remove those rows, or make the cells missing (NaN)"
             )
     if column.kind != MISSING and column.missing.all():
@@ -94,6 +94,8 @@ def as_array(values: Any, name: str) -> Array:
         array = np.asarray(values)
     except Exception as error:  # somebody else's __array__ may raise anything
         raise InputError(f"{name} cannot be made an array: {error}; are all of its rows of one length?") from None
+    if array.dtype.kind in "SU" and isinstance(values, list | tuple):
+        array = np.asarray(values, dtype=object)  # numpy made text of the numbers and the NaN among the text
     if array.dtype.kind == "c":
         raise InputError(f"{name}: Complex data not supported; split it into real and imaginary parts")
     return array
@@ -150,19 +152,14 @@ def _array(X: Any) -> Array:
 
 
 def _array_column(label: str, values: Array, expected: str | None) -> Column:
-    if values.dtype.kind in "SUV":
-        raise InputError(
-            f"X: {label} holds text ({values.dtype}), {values[0]!r} in row 0; pass a pandas DataFrame, "
-            "which has a type for each column, or convert the array to numbers with X.astype(float)"
-        )
-    if values.dtype.kind != "O":
+    if values.dtype.kind not in "OSU":
         return typed_column(label, values)
-    column = object_column(label, values, expected)
+    column = object_column(label, values.astype(object), expected)
     if column.kind not in ("numeric", "boolean", MISSING):
         what = "text" if column.kind == "categorical" else f"{column.kind} values"
         raise InputError(
-            f"X: {label} holds {what}, {column.example()}; an array must hold numbers: "
-            "pass a pandas DataFrame, which has a type for each column"
+            f"X: {label} holds {what}, {column.example()}; an array must hold numbers: convert it with "
+            "X.astype(float), or pass a pandas DataFrame, which has a type for each column"
         )
     return column
 

@@ -79,7 +79,7 @@ def check_target(y: Any, name: str = "y") -> Floats:
     for what, bad in (("NaN (missing)", np.isnan(numbers)), ("inf (infinite)", np.isinf(numbers))):
         if bad.any():
             raise InputError(
-                f"{name} has {int(bad.sum())} values that are {what}, the first in row {int(np.argmax(bad))}; "
+                f"{name} has {int(bad.sum())} value(s) that are {what}, the first in row {int(np.argmax(bad))}; "
                 "remove those rows: a target cannot be filled in"
             )
     large = np.abs(numbers) > _LARGEST
@@ -112,7 +112,7 @@ def check_weight(weight: Any, n: int) -> Floats:
         if bad.any():
             row = int(np.argmax(bad))
             raise InputError(
-                f"sample_weight has {int(bad.sum())} values that are {what}, the first in row {row}: {weights[row]}; "
+                f"sample_weight has {int(bad.sum())} value(s) that are {what}, the first in row {row}: {weights[row]}; "
                 "a weight is a number >= 0, and 0 leaves the row out"
             )
     if not weights.any():
@@ -162,7 +162,7 @@ def _group_codes(groups: Any, n: int) -> NDArray[np.int64]:
     missing = np.isnat(values).tolist() if values.dtype.kind in "mM" else [is_missing(cell) for cell in cells]
     if any(missing):
         raise InputError(
-            f"groups has {sum(missing)} missing values, the first in row {missing.index(True)}; "
+            f"groups has {sum(missing)} missing value(s), the first in row {missing.index(True)}; "
             "give each of those rows a group of its own"
         )
     try:
