@@ -323,7 +323,8 @@ def reset_memory(bench: Bench) -> Callable[[], float]:
         return lambda: round(peak_mib(was_reset) - before, 1)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    return lambda: round(torch.cuda.max_memory_reserved() / 2**20, 1)
+    left = torch.cuda.memory_reserved()  # by what ran before: libraries' workspaces
+    return lambda: round((torch.cuda.max_memory_reserved() - left) / 2**20, 1)
 
 
 def profile(bench: Bench, report: Report, arguments: argparse.Namespace) -> None:

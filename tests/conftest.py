@@ -5,13 +5,14 @@ which `test_compiled.py` starts.
 """
 
 import os
+from importlib.util import find_spec
 
 import pytest
 import torch
 from jaxtyping import install_import_hook
 
 CHECK_SHAPES = os.environ.get("DEEPBASIS_CHECK_SHAPES", "1") == "1"
-if CHECK_SHAPES:
+if CHECK_SHAPES and find_spec("beartype"):
     install_import_hook("deepbasis.gp", "beartype.beartype")
 
 

@@ -140,9 +140,9 @@ def test_exact_training_learns() -> None:
     assert small(objective="mml", epochs=60, rank=16, learning_rate=1e-2).fit(X, y).score(X_new, y_new) > 0.8
 
 
-def test_a_category_matters_where_it_does(fitted: Fitted) -> None:
+def test_a_category_matters_where_it_does() -> None:
     table, y = mixed(250)
-    model = small(epochs=150, learning_rate=1e-2).fit(table, y)
+    model = small(epochs=200, rank=16, width=16, learning_rate=1e-2).fit(table, y)
     red, blue = (model.predict(table.assign(color=name)).mean() for name in ("red", "blue"))
     assert 2.0 < red - blue < 4.0
 
@@ -628,13 +628,23 @@ def test_fitted_attributes_are_consistent(method: str) -> None:
     assert (model.alpha_, model.beta_) == (0.1, 0.1)
 
 
-def test_patience_ends_a_fit_early() -> None:
+def test_patience_ends_a_fit_when_its_last_member_stops() -> None:
+    """A member that has stopped keeps its best; its history goes on as long as the others need."""
     X, y = easy(100)
-    model = small(epochs=200, patience=3, learning_rate=0.1).fit(X, y)
-    lengths = [len(history["validation"]) for history in model.history_]
-    assert max(lengths) < 200
-    for history in model.history_:
-        assert len(history["validation"]) == int(np.argmin(history["validation"])) + 1 + 3
+    model = small(members=3, epochs=200, patience=3, learning_rate=0.1).fit(X, y)
+    stops = []
+    for k, history in enumerate(model.history_):
+        best, best_epoch = math.inf, 0
+        for epoch, score in enumerate(history["validation"].tolist(), start=1):
+            if score < best:
+                best, best_epoch = score, epoch
+            elif epoch - best_epoch >= 3:
+                break
+        stops.append(epoch)
+        close(model.noise_[k], history["noise"][best_epoch - 1] * model.target_.scale**2)
+    assert {len(history["validation"]) for history in model.history_} == {max(stops)}
+    assert max(stops) < 200
+    assert min(stops) < max(stops)
 
 
 def test_a_network_s_variance_is_that_of_its_validation_residuals() -> None:
@@ -669,11 +679,7 @@ def test_a_good_fit_is_silent() -> None:
     X, y = easy(400)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        model = (
-            small(epochs=150, learning_rate=1e-2, rank=16, width=16, X_val=None)
-            if False
-            else small(epochs=150, learning_rate=1e-2, rank=16, width=16).fit(X, y)
-        )
+        model = small(epochs=150, learning_rate=1e-2, rank=16, width=16).fit(X, y)
     assert not seen
     assert model.validation_["nll"] < model.validation_["nll_constant"]
 
@@ -702,12 +708,10 @@ def test_an_interrupted_fit_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatc
     assert seen[0].filename == __file__
     assert signal.getsignal(signal.SIGINT) is before
     assert {len(history["validation"]) for history in model.history_} == {3}
-    expected = small(epochs=10_000, alpha=model.alpha_)
     mean, std = model.predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert (std > 0).all()
     assert model.validation_["rmse"] > 0
-    assert expected.get_params()["alpha"] == model.alpha_
 
 
 def test_an_interrupt_before_the_first_epoch_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -731,7 +735,7 @@ def test_an_interrupt_before_the_first_epoch_is_called_one(monkeypatch: pytest.M
 
 
 def test_a_fit_that_blows_up_says_so() -> None:
-    with pytest.raises(NumericalError, match="no member could be trained.*smaller learning_rate"):
+    with pytest.raises(NumericalError, match=r"no member could be trained.*smaller learning_rate"):
         small(learning_rate=1e300).fit(*easy(40))
 
 
@@ -858,8 +862,8 @@ BAD = [
     option(("-1",), random_state=-1),
     option(("1.5",), random_state=1.5),
     # the target
-    fit(("y", "1 values", "NaN", "row 4", "remove"), "NaN in y", lambda d: small().fit(d.X, with_cell(d.y, 4, NAN))),
-    fit(("y", "2 values", "inf", "row 7"), "inf in y", lambda d: small().fit(d.X, with_cell(d.y, [7, 9], -INF))),
+    fit(("y", "1 value", "NaN", "row 4", "remove"), "NaN in y", lambda d: small().fit(d.X, with_cell(d.y, 4, NAN))),
+    fit(("y", "2 value", "inf", "row 7"), "inf in y", lambda d: small().fit(d.X, with_cell(d.y, [7, 9], -INF))),
     fit(("y", "beyond", "row 3", "units"), "huge y", lambda d: small().fit(d.X, with_cell(d.y, 3, 1e200))),
     fit(("y", "text", "'a'", "row 0", "convert"), "y of text", lambda d: small().fit(d.X, ["a"] * 120)),
     fit(("y", "dates", "row 0"), "y of dates", lambda d: small().fit(d.X, np.full(120, np.datetime64("2024-01-01")))),
@@ -870,7 +874,9 @@ BAD = [
     fit(("y", "Complex"), "complex y", lambda d: small().fit(d.X, d.y * 1j)),
     fit(("y", "1d"), "y is a number", lambda d: small().fit(d.X, 3.0)),
     # the table
-    fit(("column 1", "2 infinite", "row 5", "NaN"), "inf", lambda d: small().fit(with_cell(d.X, ([5, 8], 1), INF), d.y)),
+    fit(
+        ("column 1", "2 infinite", "row 5", "NaN"), "inf", lambda d: small().fit(with_cell(d.X, ([5, 8], 1), INF), d.y)
+    ),
     fit(
         ("'size'", "infinite", "row 2"),
         "inf in a named column",
@@ -912,10 +918,22 @@ BAD = [
     ),
     fit(("rows", "length"), "rows of different lengths", lambda d: small().fit([[1.0, 2.0], [3.0]] * 60, d.y)),
     # weights and groups
-    fit(("sample_weight", "negative", "row 6"), "a negative weight", lambda d: small().fit(d.X, d.y, with_cell(np.ones(120), 6, -1))),
+    fit(
+        ("sample_weight", "negative", "row 6"),
+        "a negative weight",
+        lambda d: small().fit(d.X, d.y, with_cell(np.ones(120), 6, -1)),
+    ),
     fit(("weight", "zero"), "no weight", lambda d: small().fit(d.X, d.y, np.zeros(120))),
-    fit(("sample_weight", "NaN", "row 1"), "NaN weight", lambda d: small().fit(d.X, d.y, with_cell(np.ones(120), 1, NAN))),
-    fit(("sample_weight", "inf", "row 1"), "inf weight", lambda d: small().fit(d.X, d.y, with_cell(np.ones(120), 1, INF))),
+    fit(
+        ("sample_weight", "NaN", "row 1"),
+        "NaN weight",
+        lambda d: small().fit(d.X, d.y, with_cell(np.ones(120), 1, NAN)),
+    ),
+    fit(
+        ("sample_weight", "inf", "row 1"),
+        "inf weight",
+        lambda d: small().fit(d.X, d.y, with_cell(np.ones(120), 1, INF)),
+    ),
     fit(("sample_weight", "(119,)", "(120,)"), "weights too short", lambda d: small().fit(d.X, d.y, np.ones(119))),
     fit(("weights", "1D"), "weights of two columns", lambda d: small().fit(d.X, d.y, np.ones((120, 2)))),
     fit(("sample_weight", "text"), "weights of text", lambda d: small().fit(d.X, d.y, ["a"] * 120)),
@@ -930,7 +948,11 @@ BAD = [
     # the validation table
     fit(("X_val", "y_val", "both"), "X_val alone", lambda d: small().fit(d.X, d.y, X_val=d.X)),
     fit(("X_val", "y_val", "both"), "y_val alone", lambda d: small().fit(d.X, d.y, y_val=d.y)),
-    fit(("X_val", "y_val", "5", "4"), "lengths of X_val, y_val", lambda d: small().fit(d.X, d.y, X_val=d.X[:5], y_val=d.y[:4])),
+    fit(
+        ("X_val", "y_val", "5", "4"),
+        "lengths of X_val, y_val",
+        lambda d: small().fit(d.X, d.y, X_val=d.X[:5], y_val=d.y[:4]),
+    ),
     fit(("X_val", "2 features", "3"), "columns of X_val", lambda d: small().fit(d.X, d.y, X_val=d.X[:, :2], y_val=d.y)),
     fit(
         ("X_val", "color"),
@@ -963,13 +985,29 @@ BAD = [
     fit(("order", "'size', 'color'"), "another order", lambda d: d.of_table.predict(d.table[d.table.columns[::-1]])),
     fit(("missing", "- color"), "a column gone", lambda d: d.of_table.predict(d.table.drop(columns="color"))),
     fit(("unseen", "- extra"), "a column more", lambda d: d.of_table.predict(d.table.assign(extra=1))),
-    fit(("unseen", "- Size", "- size"), "a column renamed", lambda d: d.of_table.predict(d.table.rename(columns={"size": "Size"}))),
-    fit(("'size'", "numeric", "text", "'big'", "to_numeric"), "numbers now text", lambda d: d.of_table.predict(d.table.assign(size="big"))),
-    fit(("'when'", "date", "numeric", "to_datetime"), "dates now numbers", lambda d: d.of_table.predict(d.table.assign(when=1.5))),
-    fit(("'color'", "text", "date"), "text now dates", lambda d: d.of_table.predict(d.table.assign(color=pd.Timestamp("2024-01-01")))),
+    fit(
+        ("unseen", "- Size", "- size"),
+        "a column renamed",
+        lambda d: d.of_table.predict(d.table.rename(columns={"size": "Size"})),
+    ),
+    fit(
+        ("'size'", "numeric", "text", "'big'", "to_numeric"),
+        "numbers now text",
+        lambda d: d.of_table.predict(d.table.assign(size="big")),
+    ),
+    fit(
+        ("'when'", "date", "numeric", "to_datetime"),
+        "dates now numbers",
+        lambda d: d.of_table.predict(d.table.assign(when=1.5)),
+    ),
+    fit(
+        ("'color'", "text", "date"),
+        "text now dates",
+        lambda d: d.of_table.predict(d.table.assign(color=pd.Timestamp("2024-01-01"))),
+    ),
     fit(("'sold'", "boolean", "2.0"), "truth now numbers", lambda d: d.of_table.predict(d.table.assign(sold=2.0))),
     fit(("coverage", "1.5"), "coverage=1.5", lambda d: d.model.predict_interval(d.X, 1.5)),
-    fit(("coverage", "0"), "coverage=0", lambda d: d.model.predict_interval(d.X, 0)),
+    fit(("coverage", "0"), "coverage=0", lambda d: d.model.predict_interval(d.X, 0.0)),
     fit(("coverage", "'x'"), "coverage='x'", lambda d: d.model.predict_interval(d.X, "x")),
     fit(("coverage", "nan"), "coverage=NaN", lambda d: d.model.predict_interval(d.X, NAN)),
     fit(("level", "between 0 and 1", "1.5"), "q=1.5", lambda d: d.model.predict_quantiles(d.X, [0.5, 1.5])),
@@ -985,9 +1023,19 @@ BAD = [
     fit(("X has 120 rows", "y has 3"), "evaluate y too short", lambda d: d.model.evaluate(d.X, d.y[:3])),
     fit(("y", "NaN", "row 1"), "evaluate NaN", lambda d: d.model.evaluate(d.X, with_cell(d.y, 1, NAN))),
     # files
-    Bad("load this file", lambda d: DeepBasisRegressor.load(__file__), ("test_estimator.py", "not a deepbasis file"), FileFormatError),
-    Bad("load a file that is not there", lambda d: DeepBasisRegressor.load("/nowhere/m"), ("/nowhere/m",), FileNotFoundError),
-]  # fmt: skip
+    Bad(
+        "load this file",
+        lambda d: DeepBasisRegressor.load(__file__),
+        ("test_estimator.py", "not a deepbasis file"),
+        FileFormatError,
+    ),
+    Bad(
+        "load a file that is not there",
+        lambda d: DeepBasisRegressor.load("/nowhere/m"),
+        ("/nowhere/m",),
+        FileNotFoundError,
+    ),
+]
 
 
 @pytest.mark.parametrize("case", BAD, ids=lambda case: case.what)

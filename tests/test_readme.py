@@ -1,11 +1,18 @@
 """The documents are true: README's code runs, its links lead somewhere, and the map of the paper is complete."""
 
 import ast
+import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 import textwrap
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -20,7 +27,7 @@ PARTS_OF_THE_PAPER = [
     "Corollary 1",
     *(f"Algorithm {number}" for number in range(1, 5)),
 ]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/notation.md", "docs/paper_map.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/engine.md", "docs/notation.md", "docs/paper_map.md"]
 
 
 def read(document: str) -> str:
@@ -51,6 +58,27 @@ def test_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         lines_before = text[: block.start("code")].count("\n")
         source = "\n" * lines_before + textwrap.dedent(block["code"])  # so that a traceback names README's own line
         exec(compile(source, "README.md", "exec"), namespace)
+
+
+def test_readme_shell_commands_run(tmp_path: Path) -> None:
+    """The three commands, on a table with the columns that they name."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, 240)
+    table = pd.DataFrame({"row": np.arange(240), "x": x, "price": np.sin(3 * x) + rng.normal(0, 0.2, 240)})
+    for name, part in (("train", table[:160]), ("test", table[160:200]), ("new", table[200:].drop(columns="price"))):
+        part.to_csv(tmp_path / f"{name}.csv", index=False)
+    block = re.search(r"```sh\n(deepbasis fit.*?)```", read("README.md"), re.DOTALL)
+    assert block is not None
+    for line in block[1].strip().splitlines():
+        command = [sys.executable, "-m", *shlex.split(line)]
+        run = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+        )
+        assert run.returncode == 0, run.stderr
+    predictions = pd.read_csv(tmp_path / "predictions.csv")
+    assert list(predictions.columns) == ["row", "mean", "std", "lower_95", "upper_95"]
+    assert (predictions["row"] == table["row"][200:].to_numpy()).all()
+    assert json.loads(run.stdout)["nll"] < 0.2
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

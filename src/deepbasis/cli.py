@@ -320,7 +320,10 @@ def fit(
             model._check_parameters()  # before the table is read
         X, y, sample_weight, group_labels = _training_table(train, target, weight, groups, drop or [])
         checked = None if validation is None else _validation_table(validation, target, list(X.columns))
-        with _options_named(), _table_named(train):
+        if checked is not None:
+            _check_cells(X, train)
+            _check_cells(checked[0], str(validation))
+        with _options_named(), _table_named(train if validation is None else validation):
             model.fit(X, y, sample_weight, group_labels, *(checked or (None, None)))
     try:
         model.save(out)
@@ -403,7 +406,7 @@ def evaluate(
         regressor = _load(model)
         X, kept = _new_table(regressor, test, [target])
         with _table_named(test):
-            scores = regressor.evaluate(X, _numbers(kept, target, test, "target column"))
+            scores = regressor.evaluate(X, _target(kept, target, test))
     if as_json:
         _print_json({"rows": len(X), **scores})
     else:
@@ -478,14 +481,14 @@ def _training_table(
         raise InputError(
             f"{files.display_name(train)} has no column left to predict '{target}' from: it needs one at least"
         )
-    y = _numbers(table, target, train, "target column")
-    sample_weight = None if weight is None else _numbers(table, weight, train, "weight column")
+    y = _target(table, target, train)
+    sample_weight = None if weight is None else _column_of_numbers(table, weight, train, "weight column")
     return X, y, sample_weight, None if groups is None else table[groups].to_numpy()
 
 
 def _validation_table(validation: str, target: str, columns: list[str]) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
     table = files.read_table(validation, [*columns, target])
-    return table[columns], _numbers(table, target, validation, "target column")
+    return table[columns], _target(table, target, validation)
 
 
 def _new_table(model: DeepBasisRegressor, path: str, beside: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -506,21 +509,39 @@ def _new_table(model: DeepBasisRegressor, path: str, beside: Sequence[str]) -> t
     return table[list(names)], table[list(beside)]
 
 
-def _numbers(table: pd.DataFrame, column: str, path: str, role: str) -> np.ndarray[Any, Any]:
-    """A column that must hold finite numbers, as float64."""
+def _check_cells(X: pd.DataFrame, path: str) -> None:
+    """With two tables, what is wrong in one must not be said of the other."""
+    from deepbasis.tables.preprocessing import Preprocessor
+
+    with _table_named(path):
+        Preprocessor.check(X)
+
+
+def _target(table: pd.DataFrame, column: str, path: str) -> np.ndarray[Any, Any]:
+    from deepbasis.tables.preprocessing import check_target
+
+    role = "target column"
+    with _rows_explained():
+        return check_target(
+            _column_of_numbers(table, column, path, role), f"{role} '{column}' of {files.display_name(path)}"
+        )
+
+
+def _column_of_numbers(table: pd.DataFrame, column: str, path: str, role: str) -> np.ndarray[Any, Any]:
+    """As float64, NaN where missing. One cell of text makes a column of a CSV text: it is the one to be named."""
     import numpy as np
     import pandas as pd
 
-    from deepbasis.tables.preprocessing import check_target
-
     values = table[column]
-    name = f"{role} '{column}' of {files.display_name(path)}"
     if not (pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values)):
-        odd = pd.to_numeric(values, errors="coerce").isna() & values.notna()
+        cells = values.astype(object)
+        odd = pd.to_numeric(cells, errors="coerce").isna() & cells.notna()
         row = int(np.argmax(odd.to_numpy()))
-        raise InputError(f"{name} must hold numbers, got {values.iloc[row]!s:.40} in row {row} {_ROWS}; mend that cell")
-    with _rows_explained():
-        return check_target(values.to_numpy(dtype=np.float64, na_value=np.nan), name)
+        raise InputError(
+            f"{role} '{column}' of {files.display_name(path)} must hold numbers, got '{cells.iloc[row]!s:.40}' "
+            f"in row {row} {_ROWS}; mend that cell, or choose another column"
+        )
+    return values.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def _load(path: str) -> DeepBasisRegressor:
@@ -537,22 +558,30 @@ def _load(path: str) -> DeepBasisRegressor:
 # ---- what messages call things -------------------------------------------------------------------------------------
 
 
+_OPTIONS = {
+    **{
+        name: f"--{name.replace('_', '-')}"
+        for name in (
+            *("method", "recipe", "objective", "rank", "width", "blocks", "alpha", "beta", "members", "epochs"),
+            *("batch_size", "learning_rate", "weight_decay", "validation_fraction", "patience", "dtype", "device"),
+            *("compile", "groups"),
+        )
+    },
+    "sample_weight": "--weight",
+    "random_state": "--seed",
+}
+
+
 @contextmanager
 def _options_named() -> Iterator[None]:
     """An argument of the estimator is an option here: batch_size is --batch-size."""
     try:
         yield
     except InputError as error:
-        word, rest = re.match(r"(\w*)(.*)", str(error), re.DOTALL).groups()  # type: ignore[union-attr]
-        if word not in _ARGUMENTS:
+        word, separator, rest = str(error).partition(" ")
+        if word not in _OPTIONS:
             raise
-        raise InputError(f"--{word.replace('_', '-')}{rest}") from error
-
-
-_ARGUMENTS = {
-    *("method", "recipe", "objective", "rank", "width", "blocks", "alpha", "beta", "members", "epochs", "batch_size"),
-    *("learning_rate", "weight_decay", "validation_fraction", "patience", "dtype", "device", "compile"),
-}
+        raise InputError(f"{_OPTIONS[word]}{separator}{rest}") from error
 
 
 @contextmanager

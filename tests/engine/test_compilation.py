@@ -57,7 +57,7 @@ def test_every_wave_is_compiled(lab, ways, warnings_logged):
 
 @compiled
 def test_a_compiled_run_can_be_resumed(lab, tmp_path, ways):
-    arguments = (lab.build(), lab.members(2), lab.data, lab.validation, lab.settings(epochs=6, compile=True))
+    arguments = (lab.build(), lab.members(1), lab.data, lab.validation, lab.settings(epochs=6, compile=True))
 
     class Enough(Exception):
         pass

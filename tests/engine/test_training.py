@@ -41,7 +41,7 @@ def test_a_member_alone_equals_the_member_among_others(lab, method, count, chang
     members, settings = lab.members(count), lab.settings(method, epochs=epochs, **changes)
     among = lab.epochs(lab.wave(lab.build(method), members, settings), epochs)
     assert among.step == 200
-    for k in {0, count // 2, count - 1}:
+    for k in (count // 2, count - 1):
         alone = lab.epochs(lab.wave(lab.build(method), [members[k]], settings), epochs)
         assert lab.largest(alone.tensors, among.select([k]).tensors) <= 1e-10
 
@@ -487,18 +487,19 @@ def test_a_clip_that_is_never_reached_changes_nothing(lab):
 
 
 @pytest.mark.parametrize(
-    ("method", "objective"),
+    ("method", "objective", "count"),
     [
-        ("dbk-silu", "dppgp"),
-        ("dbk-rbf", "dppgp"),
-        ("vbll", "elbo"),
-        ("sv-dkl", "elbo"),
-        ("pp-dkl", "ppgp"),
-        ("dnn", "mse"),
-        ("dbk-silu", "mml"),
+        ("dbk-silu", "dppgp", 1),
+        ("dbk-silu", "dppgp", 2),
+        ("dbk-rbf", "dppgp", 2),
+        ("vbll", "elbo", 1),
+        ("sv-dkl", "elbo", 2),
+        ("pp-dkl", "ppgp", 1),
+        ("dnn", "mse", 2),
+        ("dbk-silu", "mml", 1),
+        ("dbk-silu", "mml", 2),
     ],
 )
-@pytest.mark.parametrize("count", [1, 2])
 def test_weights_are_repetitions(lab, method, objective, count):
     """A row of weight k is k equal rows, and a row of weight 0 is none, in full-batch training."""
     x, y = lab.data.x, lab.data.y

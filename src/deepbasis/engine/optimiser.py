@@ -51,7 +51,11 @@ class AdamW:
             leaf.grad = None
 
     def compile(self) -> None:
-        """Inductor's element-wise kernel has several times the bandwidth of the fused one on stacked parameters."""
+        """Inductor's element-wise kernel has several times the bandwidth of the fused one on stacked parameters.
+
+        It computes the bias corrections in the precision of the step counts, where the fused one always uses float64.
+        """
+        self._count = {name: count.to(self.leaves[name].dtype) for name, count in self._count.items()}
         self._step = compiled(self._foreach_step, next(iter(self.leaves.values())).device)
 
     def set_count(self, steps: int) -> None:
