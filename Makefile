@@ -12,8 +12,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-demo: $(STAMP)    ## a small fit: exact inference beside dPPGP
-	$(RUN) benchmarks/demo.py
+demo: $(STAMP)    ## the paper's 1-D example: a table of scores, and build/demo.png
+	mkdir -p build
+	$(RUN) -m deepbasis demo --out build
 
 test: $(STAMP)    ## the whole test suite
 	$(RUN) -m pytest
@@ -32,7 +33,8 @@ bench: $(STAMP)   ## the committed benchmarks, at full size
 	$(RUN) benchmarks/speed.py
 
 smoke: $(STAMP)   ## the same, small: does every script still run?
-	$(RUN) benchmarks/demo.py --quick
+	mkdir -p build
+	$(RUN) -m deepbasis demo --quick --out build
 	$(RUN) benchmarks/exact.py --quick
 	$(RUN) benchmarks/speed.py --quick
 

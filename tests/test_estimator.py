@@ -27,7 +27,7 @@ from deepbasis import DeepBasisRegressor, estimator
 from deepbasis.errors import FileFormatError, InputError, NumericalError
 from deepbasis.estimator import FitWarning, _Table
 from deepbasis.gp.methods import METHODS
-from deepbasis.recipes import FULL_BATCH_ROWS, RECIPES
+from deepbasis.recipes import FLOAT64_ROWS, RECIPES
 from deepbasis.tables.preprocessing import Preprocessor
 
 Floats = NDArray[np.float64]
@@ -566,8 +566,8 @@ def test_only_weights_that_the_objective_has_are_tried(method: str, objective: s
     ("rows", "changes", "dtype", "batch_size"),
     [
         (20, {}, torch.float64, 20),
-        (FULL_BATCH_ROWS, {}, torch.float64, FULL_BATCH_ROWS),
-        (FULL_BATCH_ROWS + 1, {}, torch.float32, 512),
+        (FLOAT64_ROWS, {}, torch.float64, FLOAT64_ROWS),
+        (FLOAT64_ROWS + 1, {}, torch.float32, 512),
         (10**7, {}, torch.float32, 512),
         (20, {"dtype": "float32"}, torch.float32, 20),
         (10**6, {"dtype": "float64", "batch_size": 7}, torch.float64, 7),

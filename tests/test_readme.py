@@ -72,7 +72,12 @@ def test_readme_shell_commands_run(tmp_path: Path) -> None:
     for line in block[1].strip().splitlines():
         command = [sys.executable, "-m", *shlex.split(line)]
         run = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+            command,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=False,
         )
         assert run.returncode == 0, run.stderr
     predictions = pd.read_csv(tmp_path / "predictions.csv")

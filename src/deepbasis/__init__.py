@@ -27,13 +27,13 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
-    from deepbasis.estimator import DeepBasisRegressor as DeepBasisRegressor
-    from deepbasis.estimator import FitWarning as FitWarning
     from deepbasis.errors import CheckpointMismatchError as CheckpointMismatchError
     from deepbasis.errors import DeepBasisError as DeepBasisError
     from deepbasis.errors import FileFormatError as FileFormatError
     from deepbasis.errors import InputError as InputError
     from deepbasis.errors import NumericalError as NumericalError
+    from deepbasis.estimator import DeepBasisRegressor as DeepBasisRegressor
+    from deepbasis.estimator import FitWarning as FitWarning
     from deepbasis.gp.methods import METHODS as METHODS
     from deepbasis.gp.methods import build as build
     from deepbasis.gp.model import DeepBasisGP as DeepBasisGP

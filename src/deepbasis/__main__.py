@@ -5,13 +5,13 @@ import sys
 
 def main() -> None:
     try:
-        from deepbasis.cli import app
+        from deepbasis.cli import main as command
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "deepbasis":
             raise
         print(f"deepbasis: error: the command needs {error.name}: pip install 'deepbasis[cli,plots]'", file=sys.stderr)
         sys.exit(2)
-    app(prog_name="deepbasis")
+    command()
 
 
 if __name__ == "__main__":

@@ -320,11 +320,9 @@ def fit(
             model._check_parameters()  # before the table is read
         X, y, sample_weight, group_labels = _training_table(train, target, weight, groups, drop or [])
         checked = None if validation is None else _validation_table(validation, target, list(X.columns))
-        if checked is not None:
-            _check_cells(X, train)
-            _check_cells(checked[0], str(validation))
-        with _options_named(), _table_named(train if validation is None else validation):
+        with _options_named(), _table_named(train, validation):
             model.fit(X, y, sample_weight, group_labels, *(checked or (None, None)))
+    model.verbose = False  # it was for this terminal, and is no property of the model
     try:
         model.save(out)
     except OSError as error:
@@ -509,14 +507,6 @@ def _new_table(model: DeepBasisRegressor, path: str, beside: Sequence[str]) -> t
     return table[list(names)], table[list(beside)]
 
 
-def _check_cells(X: pd.DataFrame, path: str) -> None:
-    """With two tables, what is wrong in one must not be said of the other."""
-    from deepbasis.tables.preprocessing import Preprocessor
-
-    with _table_named(path):
-        Preprocessor.check(X)
-
-
 def _target(table: pd.DataFrame, column: str, path: str) -> np.ndarray[Any, Any]:
     from deepbasis.tables.preprocessing import check_target
 
@@ -585,16 +575,17 @@ def _options_named() -> Iterator[None]:
 
 
 @contextmanager
-def _table_named(path: str) -> Iterator[None]:
-    """The estimator's X is a file here."""
+def _table_named(path: str, validation: str | None = None) -> Iterator[None]:
+    """The estimator's X and X_val are files here."""
     try:
         with _rows_explained():
             yield
     except InputError as error:
-        table, separator, rest = str(error).partition(" ")
-        if table not in ("X", "X:"):
+        found = re.match(r"(X_val|X)(: X)?(?=[ :])", str(error))
+        if found is None:
             raise
-        raise InputError(f"{files.display_name(path)}{table[1:]}{separator}{rest}") from error
+        name = files.display_name(validation if found[1] == "X_val" and validation is not None else path)
+        raise InputError(f"{name}{str(error)[found.end() :]}") from error
 
 
 @contextmanager
@@ -758,3 +749,7 @@ def _console() -> Any:
 
     console = Console()
     return console if console.is_terminal else Console(width=100)
+
+
+def main() -> None:
+    app(prog_name="deepbasis")

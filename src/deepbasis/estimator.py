@@ -18,6 +18,7 @@ from torch import Tensor
 
 from deepbasis import __version__, storage
 from deepbasis.engine.batches import Rows
+from deepbasis.engine.checkpoint import HISTORY
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.progress import ProgressBar
 from deepbasis.engine.settings import EXACT, Settings
@@ -33,8 +34,9 @@ from deepbasis.errors import (
 from deepbasis.gp import metrics
 from deepbasis.gp.methods import METHODS, OBJECTIVES, build
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
+from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
-from deepbasis.recipes import FULL_BATCH_ROWS, RECIPES, epochs_for, objective_of, weights_for
+from deepbasis.recipes import FLOAT64_ROWS, RECIPES, epochs_for, objective_of, weights_for
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight, row_groups
 
 KIND = "regressor"
@@ -159,17 +161,22 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Fit to a table X (array or DataFrame) and a target y; validate on X_val, y_val if given."""
         self._check_parameters()
+        _check_device(self.device)
         if (X_val is None) != (y_val is None):
             raise InputError("X_val and y_val go together: give both or neither")
         table = self._checked_table(X, y, sample_weight, groups)
         if X_val is not None and y_val is not None:
-            inside, outside = table, _Table(X_val, check_target(y_val, "y_val"))
+            inside, outside = table, _validation_table(X_val, y_val)
         else:
             inside, outside = self._split(table)
         self.preprocessor_ = Preprocessor.fit(inside.X, inside.weight)
         self.target_ = TargetScaler.fit(inside.y, inside.weight)
         plan = self._plan(len(inside.y))
-        data, validation = self._rows(inside, plan), self._rows(outside, plan)
+        data = self._rows(inside, plan)
+        try:
+            validation = self._rows(outside, plan)
+        except InputError as error:
+            raise error if X_val is None else InputError(f"X_val: {error}") from None
         self._keep(self._train(data, validation, plan), validation, plan)
         self._look_at(data, validation)
         return self
@@ -216,19 +223,19 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _plan(self, rows: int) -> _Plan:
         recipe = RECIPES[self.recipe]
         objective = objective_of(self.method, self.objective)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         batch_size = self.batch_size
         if batch_size == "auto":
-            batch_size = rows if rows <= FULL_BATCH_ROWS else recipe.batch_size
+            batch_size = rows if rows <= recipe.full_batch_rows else recipe.batch_size
         epochs = self.epochs
         if epochs == "auto":
             epochs = epochs_for(recipe, rows, int(batch_size), objective == EXACT)
         patience = max(1, round(recipe.patience_share * int(epochs))) if self.patience == "auto" else self.patience
         precision = self.dtype
         if precision == "auto":
-            precision = "float64" if rows <= FULL_BATCH_ROWS else "float32"
+            precision = "float64" if rows <= FLOAT64_ROWS else "float32"
         steps = int(epochs) * -(-rows // int(batch_size))
-        on_gpu = torch.device(device).type == "cuda"
+        device = _device(self.device)
+        on_gpu = device.type == "cuda"
         settings = Settings(
             objective=objective,
             corrected=METHODS[self.method].corrected,
@@ -242,7 +249,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             precision=precision,
             compile=on_gpu and steps >= _COMPILE_STEPS if self.compile == "auto" else bool(self.compile),
         )
-        return _Plan(settings, weights_for(recipe, objective, self.alpha, self.beta), torch.device(device))
+        return _Plan(settings, weights_for(recipe, objective, self.alpha, self.beta), device)
 
     def _rows(self, table: "_Table", plan: _Plan) -> Rows:
         """Preprocessed, scaled, and as tensors."""
@@ -258,9 +265,9 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return build(
             self.method,
             self.preprocessor_.width,
-            rank=self.rank,
-            width=self.width,
-            blocks=self.blocks,
+            rank=int(self.rank),
+            width=int(self.width),
+            blocks=int(self.blocks),
             noise=member.noise,
             seed=member.seed,
         )
@@ -274,6 +281,8 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         teams = [outcomes[k : k + len(seeds)] for k in range(0, len(outcomes), len(seeds))]
         best = min(teams, key=lambda team: np.mean([outcome.best_score for outcome in team]))
         usable = [outcome for outcome in best if outcome.best_epoch > 0]
+        if not usable and any(outcome.status == "interrupted" for outcome in outcomes):
+            raise KeyboardInterrupt("the fit was interrupted before its first epoch had ended")
         if not usable:
             reasons = sorted({outcome.reason or outcome.status for outcome in outcomes})
             raise NumericalError(f"no member could be trained: {'; '.join(reasons)}; try a smaller learning_rate")
@@ -305,20 +314,24 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _give_residual_variance(self, validation: Rows) -> None:
         """A DNN has no variance of its own: each member predicts with that of its validation residuals."""
         for model in self.models_:
-            residual = validation.y - model(validation.x).mean
-            variance = max(float((residual**2).mean()), 2.0 * NOISE_FLOOR)
+            squared = (validation.y - model(validation.x).mean).square()
+            variance = max(float(weighted_mean(squared, validation.weight)), 2.0 * NOISE_FLOOR)
             model.noise.raw.fill_(math.log(variance - NOISE_FLOOR))
         self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device)
 
     def _look_at(self, data: Rows, validation: Rows) -> None:
         """The health check: are the validation rows predicted better than by one constant Gaussian?"""
         predicted = self.ensemble_.predict(validation.x)
+        weight = validation.weight
         scaled = predicted.affine(self.target_.scale, self.target_.mean)
-        self.validation_ = metrics.evaluate(scaled, validation.y * self.target_.scale + self.target_.mean)
-        variance = data.y.var(unbiased=False).clamp_min(NOISE_FLOOR)
-        constant = Gaussian(data.y.mean().expand_as(validation.y), variance.expand_as(validation.y))
+        self.validation_ = metrics.evaluate(scaled, validation.y * self.target_.scale + self.target_.mean, weight)
+        mean = weighted_mean(data.y, data.weight)
+        variance = weighted_mean((data.y - mean).square(), data.weight).clamp_min(NOISE_FLOOR)
+        constant = Gaussian(mean.expand_as(validation.y), variance.expand_as(validation.y))
+        self.validation_["nll_constant"] = float(metrics.nll(constant, validation.y, weight)) + math.log(
+            self.target_.scale
+        )
         loss = constant.log_prob(validation.y) - predicted.log_prob(validation.y)
-        self.validation_["nll_constant"] = float(-constant.log_prob(validation.y).mean()) + math.log(self.target_.scale)
         if len(loss) >= _HEALTH_ROWS and loss.mean() > 2.0 * loss.std() / math.sqrt(len(loss)):
             warnings.warn(
                 f"on the {len(loss)} validation rows this model's NLL is {float(loss.mean()):.3g} nats worse than that "
@@ -346,19 +359,28 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper end of the central interval that should hold `coverage` of the targets."""
-        lower, upper = self.predict_dist(X).interval(coverage)
+        lower, upper = self.predict_dist(X).interval(check_number("coverage", coverage))
         return lower.numpy(), upper.numpy()
 
     def predict_quantiles(self, X: Any, q: ArrayLike) -> NDArray[np.float64]:
         """Quantiles at the levels q [k], as columns [n, k]."""
+        given = np.atleast_1d(np.asarray(q, dtype=object))
+        if given.ndim != 1 or len(given) == 0:
+            raise InputError(f"q must be a level between 0 and 1, or a list of them, got {q!r}")
+        levels = [check_number("q", level, above=0.0) for level in given]
         predicted = self.predict_dist(X)
-        return np.stack([predicted.quantile(float(level)).numpy() for level in np.atleast_1d(np.asarray(q))], 1)
+        return np.stack([predicted.quantile(level).numpy() for level in levels], 1)
 
-    def sample_y(self, X: Any, n: int = 1, random_state: int | None = None) -> NDArray[np.float64]:
+    def sample_y(
+        self, X: Any, n: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> NDArray[np.float64]:
         """Draws of the target [rows, n], independent between rows."""
+        n = check_positive_int("n", n)
         return self.predict_dist(X).sample(n, _generator(random_state)).T.numpy()
 
-    def sample_functions(self, n: int = 1, random_state: int | None = None) -> Callable[[Any], NDArray[np.float64]]:
+    def sample_functions(
+        self, n: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> Callable[[Any], NDArray[np.float64]]:
         """Draws of the noise-free function: X -> [rows, n]; the same n functions at every call."""
         check_is_fitted(self)
         check_positive_int("n", n)
@@ -368,8 +390,8 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         draws = [models[int(k)].sample_functions(1, generator=generator) for k in of_member]
 
         def functions(X: Any) -> NDArray[np.float64]:
-            columns = [torch.cat([draw(x)[0] for x in self._chunks(X)]) for draw in draws]
-            return torch.stack(columns, 1).double().numpy() * self.target_.scale + self.target_.mean
+            rows = [torch.stack([draw(x)[0] for draw in draws], 1) for x in self._chunks(X)]
+            return torch.cat(rows).double().numpy() * self.target_.scale + self.target_.mean
 
         return functions
 
@@ -397,7 +419,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         for k, model in enumerate(self.models_):
             tensors |= {f"member/{k}/{name}": value for name, value in model.state_dict().items()}
             tensors |= {f"history/{k}/{name}": torch.from_numpy(v) for name, v in self.history_[k].items()}
-        parameters = self.get_params()
+        parameters = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.get_params().items()}
         if not isinstance(parameters["random_state"], int | None):
             parameters["random_state"] = None  # a generator's state is not part of the model
         names = getattr(self, "feature_names_in_", None)
@@ -416,12 +438,13 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         storage.save(path, KIND, tensors, metadata)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], device: str = "cpu") -> "DeepBasisRegressor":
+    def load(cls, path: str | PathLike[str], device: str = "auto") -> "DeepBasisRegressor":
         """A regressor saved by this release or an earlier one. No code of the file is run."""
+        _check_device(device)
         tensors, metadata = storage.load(path, KIND)
         try:
-            return cls._from_file(tensors, metadata, torch.device(device))
-        except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+            return cls._from_file(tensors, metadata, _device(device))
+        except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
             raise FileFormatError(f"{path} does not hold a regressor that this release understands: {error}") from error
 
     @classmethod
@@ -433,20 +456,47 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         arrays = {name: tensor.numpy() for name, tensor in _under("preprocessor/", tensors).items()}
         self.preprocessor_ = Preprocessor.from_state(arrays, metadata["preprocessing"])
         self.target_ = TargetScaler.from_state(metadata["target"])
-        self.alpha_, self.beta_, self.validation_ = metadata["alpha"], metadata["beta"], metadata["validation"]
-        self.n_features_in_ = int(metadata["n_features"])
-        if metadata["feature_names"] is not None:
-            self.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
-        self.history_ = []
-        models = []
-        for k in range(int(metadata["members"])):
-            state = _under(f"member/{k}/", tensors)
-            model = self._build(Member()).to(state["mean"].dtype)
-            model.load_state_dict(state)
-            models.append(model)
-            self.history_.append({name: v.numpy() for name, v in _under(f"history/{k}/", tensors).items()})
+        self.alpha_, self.beta_ = (check_number(name, metadata[name], at_least=0.0) for name in ("alpha", "beta"))
+        self.validation_ = {str(k): check_number(k, v, at_least=-math.inf) for k, v in metadata["validation"].items()}
+        columns, names = len(self.preprocessor_.encodings), self.preprocessor_.input_columns
+        if (
+            type(metadata["n_features"]) is not int
+            or metadata["n_features"] != columns
+            or metadata["feature_names"] != names
+        ):
+            raise ValueError("its columns are not those of its preprocessing")
+        self.n_features_in_ = columns
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        members = check_positive_int("members", metadata["members"])
+        parts = {tuple(name.split("/")[:2]) for name in tensors if not name.startswith("preprocessor/")}
+        everyone = range(min(members, len(parts)))
+        if len(parts) != 2 * members or parts != {(part, str(k)) for part in ("member", "history") for k in everyone}:
+            raise ValueError(f"it says that it has {members} members, and has others")
+        models = [self._restored(_under(f"member/{k}/", tensors)) for k in range(members)]
+        self.history_ = [
+            {name: _under(f"history/{k}/", tensors)[name].numpy() for name in HISTORY} for k in range(members)
+        ]
         self._set_models(models, next(models[0].parameters()).dtype, device)
         return self
+
+    def _restored(self, state: dict[str, Tensor]) -> DeepBasisGP:
+        """A member's model from its parameters, which are looked at before anything of their size is made."""
+        blocks = {name.split(".")[2] for name in state if name.startswith("backbone.blocks.")}
+        if METHODS[self.method].backbone == "resnet" and len(blocks) != self.blocks:
+            raise ValueError(f"{self.blocks} blocks were to be there, {len(blocks)} are")
+        with torch.device("meta"):  # shapes without memory
+            model = self._build(Member())
+        dtype = state["mean"].dtype
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"its parameters are {dtype}")
+        expected = {name: (value.shape, dtype) for name, value in model.state_dict().items()}
+        if expected != {name: (value.shape, value.dtype) for name, value in state.items()}:
+            raise ValueError("its parameters are not those of its method and sizes")
+        if not all(bool(value.isfinite().all()) for value in state.values()):
+            raise ValueError("it has parameters that are not finite")
+        model.load_state_dict(state, assign=True)
+        return model
 
     # ---- the rest ----------------------------------------------------------------------------------------------
 
@@ -463,20 +513,21 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         for name in ("rank", "width", "blocks", "members"):
             check_positive_int(name, getattr(self, name))
         for name in ("epochs", "batch_size", "patience"):
-            if getattr(self, name) != "auto":
+            if not _is_auto(getattr(self, name)):
                 check_positive_int(name, getattr(self, name))
         for name in ("alpha", "beta"):
-            if getattr(self, name) != "auto":
+            if not _is_auto(getattr(self, name)):
                 check_number(name, getattr(self, name), at_least=0.0)
-        if self.learning_rate != "auto":
+        if not _is_auto(self.learning_rate):
             check_number("learning_rate", self.learning_rate, above=0.0)
         check_number("weight_decay", self.weight_decay, at_least=0.0)
         if not 0.0 < check_number("validation_fraction", self.validation_fraction) < 1.0:
             raise InputError(f"validation_fraction must lie strictly between 0 and 1, got {self.validation_fraction!r}")
         check_choice("dtype", self.dtype, {"auto", "float32", "float64"})
-        if self.compile not in ("auto", True, False):
+        if not _is_auto(self.compile) and not isinstance(self.compile, bool | np.bool_):
             raise InputError(f"compile must be True, False or 'auto', got {self.compile!r}")
-        _check_device(self.device)
+        if not (self.random_state is None or isinstance(self.random_state, np.random.RandomState)):
+            _check_seed("random_state", self.random_state)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -484,23 +535,54 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _check_device(device: str) -> None:
-    if device == "auto":
-        return
+def _validation_table(X_val: Any, y_val: ArrayLike) -> _Table:
+    y = check_target(y_val, "y_val")
     try:
-        place = torch.device(device)
+        X = Preprocessor.check(X_val)
+    except InputError as error:
+        raise InputError(f"X_val: {error}") from None
+    if len(X) != len(y):
+        raise InputError(f"X_val has {len(X)} rows but y_val has {len(y)}: they must agree")
+    return _Table(X, y)
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _check_seed(name: str, seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+        raise InputError(f"{name} must be None, an integer from 0 to 2^32 - 1, or a numpy RandomState, got {seed!r}")
+    return int(seed)
+
+
+def _device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+def _check_device(device: str) -> None:
+    try:
+        place = _device(device)
     except (RuntimeError, TypeError):
-        raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:K', got {device!r}") from None
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {device!r} was asked for, but torch sees no CUDA device here; use 'cpu' or 'auto'")
+        place = None
+    if place is None or place.type not in ("cpu", "cuda"):
+        raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:K', got {device!r}")
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device {device!r} was asked for, but torch sees no CUDA device of that number here; use 'cpu' or 'auto'"
+        )
 
 
-def _generator(seed: int | None) -> torch.Generator:
+def _generator(seed: int | np.random.RandomState | None) -> torch.Generator:
     generator = torch.Generator()
     if seed is None:
         generator.seed()
+    elif isinstance(seed, np.random.RandomState):
+        generator.manual_seed(int(seed.randint(2**31 - 1)))
     else:
-        generator.manual_seed(int(seed))
+        generator.manual_seed(_check_seed("random_state", seed))
     return generator
 
 

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from deepbasis.gp.methods import METHODS
 
-FULL_BATCH_ROWS = 2_048
-"""Up to here a step takes every row, in float64."""
+FLOAT64_ROWS = 2_048
+"""Up to here dtype="auto" is float64."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class Recipe:
     """For the log of the noise variance, which must travel far: see the notes on the paper's gaps."""
     schedule: str
     batch_size: int
+    full_batch_rows: int
+    """Up to here a step takes every row."""
     full_batch_steps: int
     """Steps where one batch holds every row."""
     steps: int
@@ -39,6 +41,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             noise_learning_rate=2e-2,
             schedule="cosine",
             batch_size=512,
+            full_batch_rows=2_048,
             full_batch_steps=400,
             steps=2_000,
             fewest_epochs=5,
@@ -53,6 +56,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             noise_learning_rate=1e-3,
             schedule="constant",
             batch_size=1024,
+            full_batch_rows=1_024,
             full_batch_steps=400,
             steps=10**9,
             fewest_epochs=400,

@@ -16,9 +16,9 @@ CPU = torch.device("cpu")
 
 
 def numbered(n: int, *, weighted: bool = False) -> Rows:
-    """Row i is [i, 2 i] with target 3 i and, where `weighted`, weight i % 4: whatever is taken can be named."""
+    """Row i is [i, 2 i] with target 3 i and, where `weighted`, weight 1 + i % 4: whatever is taken can be named."""
     number = torch.arange(n, dtype=torch.float64)
-    return Rows(torch.stack([number, 2 * number], 1), 3 * number, number % 4 if weighted else None)
+    return Rows(torch.stack([number, 2 * number], 1), 3 * number, 1 + number % 4 if weighted else None)
 
 
 def epoch_of(source: Resident | Streamed, epoch: int) -> list[Batch]:
@@ -60,7 +60,7 @@ def test_rows_stay_with_their_targets_and_weights():
     for batch in epoch_of(Resident(numbered(48, weighted=True), [5, 6], 16), 2):
         assert torch.equal(batch.x[..., 1], 2 * batch.x[..., 0])
         assert torch.equal(batch.y, 3 * batch.x[..., 0])
-        assert torch.equal(batch.weight, batch.x[..., 0] % 4)
+        assert torch.equal(batch.weight, 1 + batch.x[..., 0] % 4)
 
 
 def test_an_order_depends_on_seed_and_epoch_alone():
@@ -149,10 +149,10 @@ def test_sample_weights_are_carried_and_rows_that_fill_up_have_none():
     source = Resident(numbered(50, weighted=True), [8, 9], 16)
     *full, last = epoch_of(source, 4)
     for batch in full:
-        assert torch.equal(batch.weight, batch.x[..., 0] % 4)
-    assert torch.equal(last.weight[:, :2], last.x[:, :2, 0] % 4)
+        assert torch.equal(batch.weight, 1 + batch.x[..., 0] % 4)
+    assert torch.equal(last.weight[:, :2], 1 + last.x[:, :2, 0] % 4)
     assert torch.equal(last.weight[:, 2:], torch.zeros(2, 14, dtype=torch.float64))
-    assert sum(float(batch.weight[1].sum()) for batch in [*full, last]) == float((torch.arange(50) % 4).sum())
+    assert sum(float(batch.weight[1].sum()) for batch in [*full, last]) == float((1 + torch.arange(50) % 4).sum())
 
 
 def test_without_a_smaller_last_batch_there_are_no_weights():

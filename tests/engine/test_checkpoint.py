@@ -81,6 +81,26 @@ def test_a_resumed_run_ends_bit_equal(lab, tmp_path, method, count, changes, opt
     assert told[0].epoch == sum(crash - 1 for crash in crashes) + 1 == 6
 
 
+def test_a_member_that_has_stopped_stays_so_after_a_resume(lab, tmp_path):
+    """Though it would get better again, were it still in training."""
+    patient, free = (lab.settings(epochs=60, learning_rate=0.03, patience=patience) for patience in (4, None))
+    arguments = (lab.build(), lab.members(6), lab.data, lab.validation)
+    expected = train(*arguments, patient)
+    last = max(outcome.best_epoch + 4 for outcome in expected)
+    better = [
+        outcome
+        for outcome, untiring in zip(expected, train(*arguments, free), strict=True)
+        if float(untiring.history["validation"][:last].min()) < outcome.best_score
+    ]
+    crash = 2 + min(outcome.best_epoch + 4 for outcome in better)
+    assert crash < last, "a member has stopped, others have not"
+    file = {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0}
+    with pytest.raises(Enough):
+        train(*arguments, patient, **file, progress=stop_at(crash))
+    outcomes = train(*arguments, patient, **file)
+    assert all(lab.same(a, b) for a, b in zip(outcomes, expected, strict=True))
+
+
 def test_an_interrupted_run_can_be_resumed(lab, tmp_path):
     """Ctrl-C is a stop like any other: the file has the last whole epoch."""
     arguments = (lab.build(), lab.members(3), lab.data, lab.validation, lab.settings(epochs=9))

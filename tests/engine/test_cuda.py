@@ -298,10 +298,13 @@ def no_leftovers() -> Iterator[None]:
 
 
 def test_running_out_of_memory_halves_the_wave(lab, settings, warnings_logged, no_leftovers):
-    """A limit that lets three members train at a time, for a wave of eight: 8, then 4, then 2."""
-    data = lab.rows(20_000, 1)
+    """A limit that two members fit into and four do not, for a wave of eight: 8, then 4, then 2.
+
+    There are many rows, so that what libraries keep for each stream (up to 1 GiB in all) does not decide.
+    """
+    data = lab.rows(200_000, 1)
     build = lab.build(width=64, rank=128, blocks=2)
-    chosen = settings(precision="float32", epochs=2, batch_size=20_000, chunk_rows=20_000)
+    chosen = settings(precision="float32", epochs=2, batch_size=200_000, chunk_rows=200_000)
     arguments = (build, lab.members(8), data, lab.validation, chosen)
     expected = train(*arguments, device="cuda", wave_size=1)
     gc.collect()

@@ -32,8 +32,8 @@ class WaveState:
     status: list[str]
     reason: list[str]
     tensors: dict[str, Tensor]
-    """"parameters/…", "first/…", "second/…" (Adam's moments), "best/…", "best_score", "best_epoch", "history"; none
-    before the first epoch."""
+    """"parameters/…", "first/…", "second/…" (Adam's moments), "best/…", "best_score", "best_epoch", "last_epoch",
+    "history"; none before the first epoch."""
 
     @classmethod
     def fresh(cls, indices: list[int]) -> "WaveState":

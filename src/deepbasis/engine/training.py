@@ -229,6 +229,7 @@ def _outcome(member: Member, state: WaveState) -> Outcome:
         log.warning("member %s failed at %s", member, reason)
     tensors = state.tensors or {
         "best_epoch": torch.zeros(1),
+        "last_epoch": torch.zeros(1),
         "best_score": torch.full((1,), torch.inf),
         "history": empty_history(1),
     }
@@ -238,7 +239,7 @@ def _outcome(member: Member, state: WaveState) -> Outcome:
         reason=reason,
         best_epoch=int(tensors["best_epoch"][0]),
         best_score=float(tensors["best_score"][0]),
-        history={name: tensors["history"][0, :, j] for j, name in enumerate(HISTORY)},
+        history={name: tensors["history"][0, : int(tensors["last_epoch"][0]), j] for j, name in enumerate(HISTORY)},
         parameters={name: value[0] for name, value in state.group("best").items()},
     )
 

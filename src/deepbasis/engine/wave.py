@@ -79,6 +79,7 @@ class Wave:
         self.state.tensors = {
             "best_score": torch.full((len(members),), math.inf, dtype=torch.float64),
             "best_epoch": torch.zeros(len(members), dtype=torch.int64),
+            "last_epoch": torch.zeros(len(members), dtype=torch.int64),
             "history": empty_history(len(members)),
         }
         self._best = {k: p.clone() for k, p in self.stack.stacked().items()}
@@ -121,6 +122,7 @@ class Wave:
         for k, (loss, score, _, info, improved) in enumerate(told.T.tolist()):
             if state.status[k] != ACTIVE:
                 continue
+            state.tensors["last_epoch"][k] = state.epoch
             if improved:
                 state.tensors["best_score"][k], best_epoch[k] = score, state.epoch
             elif not (math.isfinite(loss) and math.isfinite(score)):
@@ -337,7 +339,7 @@ class Wave:
             **{f"parameters/{k}": v for k, v in self.stack.stacked().items()},
             **moments,
             **{f"best/{k}": v for k, v in self._best.items()},
-            **{k: state.tensors[k] for k in ("best_score", "best_epoch", "history")},
+            **{k: state.tensors[k] for k in ("best_score", "best_epoch", "last_epoch", "history")},
         }
         return WaveState(
             list(state.indices), state.epoch, state.step, list(state.status), list(state.reason), to_cpu(tensors)
