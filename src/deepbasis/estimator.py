@@ -366,8 +366,8 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Quantiles at the levels q [k], as columns [n, k]."""
         given = np.atleast_1d(np.asarray(q, dtype=object))
         if given.ndim != 1 or len(given) == 0:
-            raise InputError(f"q must be a level between 0 and 1, or a list of them, got {q!r}")
-        levels = [check_number("q", level, above=0.0) for level in given]
+            raise InputError(f"q must be a level or a list of levels, got {q!r} of shape {given.shape}")
+        levels = [_check_level(level) for level in given]
         predicted = self.predict_dist(X)
         return np.stack([predicted.quantile(level).numpy() for level in levels], 1)
 
@@ -523,6 +523,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_number("weight_decay", self.weight_decay, at_least=0.0)
         if not 0.0 < check_number("validation_fraction", self.validation_fraction) < 1.0:
             raise InputError(f"validation_fraction must lie strictly between 0 and 1, got {self.validation_fraction!r}")
+        _device_named(self.device)
         check_choice("dtype", self.dtype, {"auto", "float32", "float64"})
         if not _is_auto(self.compile) and not isinstance(self.compile, bool | np.bool_):
             raise InputError(f"compile must be True, False or 'auto', got {self.compile!r}")
@@ -546,6 +547,12 @@ def _validation_table(X_val: Any, y_val: ArrayLike) -> _Table:
     return _Table(X, y)
 
 
+def _check_level(level: Any) -> float:
+    if not 0.0 < check_number("q", level) < 1.0:
+        raise InputError(f"a quantile's level q must lie strictly between 0 and 1, got {level!r}")
+    return float(level)
+
+
 def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
@@ -556,23 +563,29 @@ def _check_seed(name: str, seed: Any) -> int:
     return int(seed)
 
 
-def _device(device: str) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
-
-
-def _check_device(device: str) -> None:
+def _device_named(name: Any) -> torch.device:
+    """The device, whether or not it is there."""
     try:
-        place = _device(device)
+        device = _device(name)
     except (RuntimeError, TypeError):
-        place = None
-    if place is None or place.type not in ("cpu", "cuda"):
-        raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:K', got {device!r}")
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:K', got {name!r}")
+    return device
+
+
+def _check_device(name: Any) -> None:
+    device = _device_named(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
-            f"device {device!r} was asked for, but torch sees no CUDA device of that number here; use 'cpu' or 'auto'"
+            f"device {name!r} was asked for, but torch sees no CUDA device of that number here; use 'cpu' or 'auto'"
         )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
 
 
 def _generator(seed: int | np.random.RandomState | None) -> torch.Generator:

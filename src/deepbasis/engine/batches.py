@@ -81,7 +81,14 @@ class Rows:
         return digest.hexdigest()
 
     def batches(self, seeds: list[int], batch_size: int, device: torch.device, dtype: torch.dtype) -> "Resident":
-        return Resident(self.to(device, dtype), seeds, batch_size)
+        return Resident(self._present().to(device, dtype), seeds, batch_size)
+
+    def _present(self) -> "Rows":
+        """Without rows of weight 0: a batch of nothing else has no mean."""
+        if self.weight is None or bool((self.weight > 0).all()):
+            return self
+        keep = self.weight > 0
+        return Rows(self.x[keep], self.y[keep], self.weight[keep])
 
 
 @dataclass(frozen=True)
@@ -190,11 +197,18 @@ class Streamed:
 
     def start_epoch(self, epoch: int) -> None:
         self._batches = iter(self.stream.open_epoch(epoch))
+        self._given = 0
 
     def advance(self) -> bool:
         batch = next(self._batches, None)
         if batch is None:
+            if self._given == 0:
+                raise InputError(
+                    f"stream {self.stream.name!r} has no batches in this epoch; `open_epoch` must start again at each "
+                    "call, not return one iterator twice"
+                )
             return False
+        self._given += 1
         x, y = self._checked(*batch)
         b = len(x)
         for place, values in ((self._x, x), (self._y, y)):
@@ -208,17 +222,21 @@ class Streamed:
 
     def chunks(self, rows: int) -> Iterator[Batch]:
         for x, y in self.stream.open_epoch(0):
+            self._check_shapes(x, y)
             yield Batch(x.to(self._x.device, self._x.dtype), y.to(self._y.device, self._y.dtype), None)
 
     def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        self._check_shapes(x, y)
+        if len(x) > self.batch_size:
+            raise InputError(f"stream {self.stream.name!r}: a batch of {len(x)} rows, at most {self.batch_size} fit")
+        return x, y
+
+    def _check_shapes(self, x: Tensor, y: Tensor) -> None:
         if x.dim() != 2 or x.shape[1] != self.stream.columns or x.shape[:1] != y.shape or not len(x) > 0:
             raise InputError(
                 f"stream {self.stream.name!r}: a batch must be x [b, {self.stream.columns}] and y [b], "
                 f"got {list(x.shape)} and {list(y.shape)}"
             )
-        if len(x) > self.batch_size:
-            raise InputError(f"stream {self.stream.name!r}: a batch of {len(x)} rows, at most {self.batch_size} fit")
-        return x, y
 
 
 def shuffled(seeds: Tensor, epoch: int | Tensor, n: int) -> Tensor:

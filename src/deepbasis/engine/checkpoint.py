@@ -99,6 +99,8 @@ def _check_identity(path: str | os.PathLike[str], theirs: Mapping[str, Any], our
 
 def _differing(theirs: Any, ours: Any) -> str:
     """Only the part that differs, so that the message can be read."""
+    if isinstance(theirs, list) and isinstance(ours, list):
+        theirs, ours = dict(enumerate(theirs)), dict(enumerate(ours))
     if isinstance(theirs, dict) and isinstance(ours, dict):
         keys = sorted(k for k in theirs.keys() | ours.keys() if theirs.get(k) != ours.get(k))
         theirs, ours = {k: theirs.get(k) for k in keys}, {k: ours.get(k) for k in keys}

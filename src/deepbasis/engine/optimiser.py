@@ -40,7 +40,10 @@ class AdamW:
             part = name.partition(".")[0]
             key = (rates.get(part, learning_rate), weight_decay if part == "backbone" else 0.0)
             groups.setdefault(key, []).append(name)
-        self.groups = [(torch.tensor(rate, device=device), decay, names) for (rate, decay), names in groups.items()]
+        exact = torch.float32 if self._on_gpu else torch.float64  # a fused step on a GPU takes float32 alone
+        self.groups = [
+            (torch.tensor(rate, device=device, dtype=exact), decay, names) for (rate, decay), names in groups.items()
+        ]
         self._step: Callable[[], None] = self._fused_step
 
     def step(self) -> None:
@@ -136,7 +139,7 @@ def clip_per_member(gradients: list[Tensor], limit: float) -> None:
 
     `gradients` have the member axis in front.
     """
-    squares = torch.stack([g.square().view(len(g), -1).sum(1) for g in gradients]).sum(0)
+    squares = torch.stack([g.square().reshape(len(g), -1).sum(1) for g in gradients]).sum(0)
     scale = (limit / squares.sqrt().clamp_min(1e-30)).clamp_max(1.0)
     for g in gradients:
         g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))

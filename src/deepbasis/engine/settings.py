@@ -55,7 +55,8 @@ class Settings:
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), above=0.0)
         check_number("weight_decay", self.weight_decay, at_least=0.0)
-        check_number("warmup_steps", self.warmup_steps, at_least=0)
+        if self.warmup_steps != 0:
+            check_positive_int("warmup_steps", self.warmup_steps)
         if self.patience is not None:
             check_positive_int("patience", self.patience)
 

@@ -6,6 +6,7 @@ A member's start and its order of batches depend on its seed alone, so it ends t
 """
 
 import gc
+import hashlib
 import logging
 import signal
 import threading
@@ -37,6 +38,7 @@ from deepbasis.engine.settings import Settings
 from deepbasis.engine.wave import Wave
 from deepbasis.errors import InputError, NumericalError, check_positive_int
 from deepbasis.gp.model import DeepBasisGP
+from deepbasis.gp.posterior import WeightPosterior
 
 log = logging.getLogger("deepbasis")
 
@@ -93,9 +95,15 @@ def train(
     members = list(members)
     if not members:
         raise InputError("train needs at least one member, got none")
+    columns = data.columns if isinstance(data, Stream) else data.x.shape[1]
+    if columns != validation.x.shape[1]:
+        raise InputError(f"the training data have {columns} columns, the validation data {validation.x.shape[1]}")
+    if settings.exact and not isinstance(build(members[0]).posterior, WeightPosterior):
+        raise InputError("exact training (mml) needs a distribution over the weights; a DNN has point weights")
     run = _Run(build, members, data, validation, settings, place, progress, checkpoint, checkpoint_seconds)
     with _interrupts() as interrupted:
         run.go(interrupted, wave_size)
+    gc.collect()  # the last wave is a cycle of references; its memory is wanted for predictions
     return run.outcomes()
 
 
@@ -195,8 +203,8 @@ class _Run:
     def _identity(self) -> dict[str, object]:
         return {
             "version": __version__,
-            "settings": asdict(self.settings),
-            "members": [asdict(member) for member in self.members],
+            "settings": _plain(self.settings),
+            "members": [_plain(member) for member in self.members],
             "model": _description(self.build(self.members[0])),
             "training data": self.data.fingerprint(),
             "validation data": self.validation.fingerprint(),
@@ -205,7 +213,7 @@ class _Run:
     def _tell(self, wave: Wave, seconds: float) -> None:
         if self.progress is None:
             return
-        self._epoch_seconds = seconds if wave.state.epoch == 1 else 0.8 * self._epoch_seconds + 0.2 * seconds
+        self._epoch_seconds = seconds if self._epoch_seconds == 0.0 else 0.8 * self._epoch_seconds + 0.2 * seconds
         later = sum(len(state.indices) > 0 for state in self.state.pending[1:]) * self.settings.epochs
         self.progress(
             EpochReport(
@@ -214,7 +222,7 @@ class _Run:
                 active=wave.active,
                 members=len(wave.state.indices),
                 best=float(wave.state.tensors["best_score"].min()),
-                rows_per_second=len(self.data) * len(wave.state.indices) / max(seconds, 1e-9),
+                rows_per_second=len(self.data) * wave.active / max(seconds, 1e-9),
                 seconds_left=self._epoch_seconds * (self.settings.epochs - wave.state.epoch + later),
             )
         )
@@ -244,9 +252,19 @@ def _outcome(member: Member, state: WaveState) -> Outcome:
     )
 
 
-def _description(model: DeepBasisGP) -> str:
-    """Tells architectures apart: every parameter's name and shape."""
-    return ", ".join(f"{name} {list(parameter.shape)}" for name, parameter in model.named_parameters())
+def _plain(values: Settings | Member) -> dict[str, object]:
+    """As JSON gives it back: numpy's numbers as Python's."""
+    return {k: v.item() if hasattr(v, "item") else v for k, v in asdict(values).items()}
+
+
+def _description(model: DeepBasisGP) -> dict[str, str]:
+    """Tells models apart: the shape and a digest of the initial values of every parameter."""
+    return {name: f"{list(p.shape)} {_digest(p)}" for name, p in model.named_parameters()}
+
+
+def _digest(parameter: Tensor) -> str:
+    values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(values.numpy().data).hexdigest()[:8]
 
 
 @contextmanager

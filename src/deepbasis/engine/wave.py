@@ -248,9 +248,9 @@ class Wave:
         if self.settings.exact:
             log.warning("exact training is not compiled: going on eagerly")
             return
-        loss = compiled(self._eager_loss, self.device)
-        score = compiled(self._eager_score, self.device)
         try:
+            loss = compiled(self._eager_loss, self.device)
+            score = compiled(self._eager_score, self.device)
             with self.training_precision():
                 self._rewind()
                 loss().backward()

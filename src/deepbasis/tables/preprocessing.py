@@ -142,7 +142,8 @@ class Preprocessor:
         """What `state` gave, also after a round trip through JSON. Anything else is a `FileFormatError`."""
         try:
             records, names = metadata["columns"], metadata["input_columns"]
-            numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name in _NUMBERS}
+            _check(all(arrays[name].dtype == np.float64 for name in _NUMBERS), "numbers must be float64")
+            numbers = {name: np.asarray(arrays[name]) for name in _NUMBERS}
             _check(isinstance(records, Sequence) and len(records) > 0, "there must be columns")
             _check(all(column.shape == (len(records),) for column in numbers.values()), "one number for each column")
             encodings = [
