@@ -16,8 +16,8 @@ demo: $(STAMP)    ## the paper's 1-D example: a table of scores, and build/demo.
 	mkdir -p build
 	$(RUN) -m deepbasis demo --out build
 
-test: $(STAMP)    ## the whole test suite
-	$(RUN) -m pytest
+test: $(STAMP)    ## the whole test suite, on two cores: each test is quickest on one thread
+	OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal
 
 check: $(STAMP)   ## format, lint, types
 	$(RUN) -m ruff format --check .
