@@ -295,7 +295,9 @@ def test_a_writer_that_fails_leaves_what_was_there(path, written, monkeypatch, s
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"a": float("nan")}, {"a": float("inf")}, {"a": object()}, {"a": {1, 2}}], ids=str
+    "metadata",
+    [{"a": float("nan")}, {"a": float("inf")}, {"a": object()}, {"a": {1, 2}}],
+    ids=["nan", "inf", "object", "set"],
 )
 def test_metadata_that_json_cannot_hold_is_refused_before_writing(path, written, metadata):
     with pytest.raises((ValueError, TypeError)):
