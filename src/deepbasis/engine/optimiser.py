@@ -56,10 +56,13 @@ class AdamW:
     def compile(self) -> None:
         """Inductor's element-wise kernel has several times the bandwidth of the fused one on stacked parameters.
 
-        It computes the bias corrections in the precision of the step counts, where the fused one always uses float64.
+        It computes bias corrections and decay in the precision of the step counts and rates that it is given, where the
+        fused one always uses float64: so these are in the precision of the parameters.
         """
-        self._count = {name: count.to(self.leaves[name].dtype) for name, count in self._count.items()}
-        self._step = compiled(self._foreach_step, next(iter(self.leaves.values())).device)
+        leaf = next(iter(self.leaves.values()))
+        self._count = {name: count.to(leaf.dtype) for name, count in self._count.items()}
+        self.groups = [(rate.to(leaf.dtype), decay, names) for rate, decay, names in self.groups]
+        self._step = compiled(self._foreach_step, leaf.device)
 
     def set_count(self, steps: int) -> None:
         for count in self._count.values():
@@ -105,12 +108,11 @@ class Schedule:
         self.active = kind != "constant" or warmup > 0
         if not self.active:
             return
-        self._rates = [rate for rate, _, _ in optimiser.groups]
-        device = self._rates[0].device
-        self._full = [rate.clone() for rate in self._rates]
+        self._optimiser = optimiser
+        self._full = [rate.clone() for rate, _, _ in optimiser.groups]
         factors = [factor(step, kind, warmup, total) for step in range(total)]
-        self._table = torch.tensor(factors, dtype=self._rates[0].dtype, device=device)
-        self._step = torch.zeros(1, dtype=torch.int64, device=device)
+        self._table = self._full[0].new_tensor(factors)
+        self._step = torch.zeros(1, dtype=torch.int64, device=self._table.device)
 
     def set_step(self, step: int) -> None:
         if self.active:
@@ -121,7 +123,7 @@ class Schedule:
         if not self.active:
             return
         now = self._table.index_select(0, self._step.clamp_max(len(self._table) - 1))[0]
-        for rate, full in zip(self._rates, self._full, strict=True):
+        for (rate, _, _), full in zip(self._optimiser.groups, self._full, strict=True):
             rate.copy_(full * now)
         self._step.add_(1)
 
