@@ -14,6 +14,7 @@ from deepbasis.errors import (
     FileFormatError,
     InputError,
     NumericalError,
+    WorkerError,
     check_choice,
     check_number,
     check_positive_int,
@@ -137,6 +138,7 @@ KINDS = [
     (FileFormatError, ValueError),
     (CheckpointMismatchError, FileFormatError),
     (NumericalError, RuntimeError),
+    (WorkerError, RuntimeError),
 ]
 
 

@@ -33,6 +33,7 @@ ROOMS = [
     "tables.preprocessing",
     "tables.files",
     "tables",
+    "engine.devices",
     "engine.settings",
     "engine.batches",
     "engine.members",
@@ -51,6 +52,7 @@ ROOMS = [
     "interop.*",
     "datasets.*",
     "experiments.*",
+    "commands.*",
     "cli",
     "__main__",
 ]

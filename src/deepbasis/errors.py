@@ -35,6 +35,10 @@ class NumericalError(DeepBasisError, RuntimeError):
     """A computation that had no usable result: a failed factorisation, a loss that is not finite."""
 
 
+class WorkerError(DeepBasisError, RuntimeError):
+    """Another worker of the same run has failed; the reason is told there."""
+
+
 def check_tensor(name: str, value: Tensor, rank: int) -> None:
     """Refuse what is not a floating-point tensor with `rank` dimensions, at least one row, and finite entries."""
     import torch

@@ -142,6 +142,32 @@ def training_history(ax: Axes, history: Mapping[str, ArrayLike] | Sequence[Mappi
     return _tidy(ax)
 
 
+def box_sweep(
+    ax: Axes,
+    levels: Sequence[float],
+    groups: Sequence[ArrayLike],
+    *,
+    line: float | None = None,
+    line_label: str = "",
+    colour: str = BLUE,
+) -> Axes:
+    """A box plot for each level of a setting, evenly spaced; `line` is a value to compare with, dashed."""
+    if len(levels) != len(groups) or not levels:
+        raise InputError(f"there are {len(levels)} levels and {len(groups)} groups: give one group for each level")
+    boxes = ax.boxplot(
+        [np.asarray(group, dtype=np.float64) for group in groups],
+        tick_labels=[f"{level:g}" for level in levels],
+        widths=0.55,
+        patch_artist=True,
+        flierprops={"marker": ".", "markersize": 4, "markeredgecolor": GREY},
+        medianprops={"color": INK, "linewidth": 1.4},
+    )
+    for box in boxes["boxes"]:
+        box.set(facecolor=colour, alpha=0.35, edgecolor=colour)
+    if line is not None:
+        ax.axhline(line, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)), label=line_label)
+    return _tidy(ax)
+
 def _tidy(ax: Axes) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
     return ax

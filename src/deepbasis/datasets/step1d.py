@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from deepbasis.errors import check_number, check_positive_int
+from deepbasis.gp import metrics
 from deepbasis.gp.predictive import Gaussian
 
 AMPLITUDE = 0.4
@@ -21,6 +22,18 @@ PRINTED_AMPLITUDE = 2.0
 class Draw(NamedTuple):
     x: Float[Tensor, "n 1"]
     y: Float[Tensor, " n"]
+
+    def first(self, n: int) -> "Draw":
+        """A random subsample: the rows come in random order. A smaller one is part of every larger one."""
+        return Draw(self.x[:n], self.y[:n])
+
+
+class Data(NamedTuple):
+    """The rows of the experiments: drawn once, the same for every method, seed and n."""
+
+    training: Draw
+    validation: Draw
+    test: Draw
 
 
 def true_mean(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -45,3 +58,26 @@ def oracle(x: Float[Tensor, "n 1"], amplitude: float = AMPLITUDE) -> Gaussian:
     """The distribution that the targets at `x` were drawn from: nothing can predict better."""
     inputs = x[:, 0]
     return Gaussian(true_mean(inputs), true_std(inputs, amplitude).square())
+
+
+def experiment_data(
+    *,
+    training: int = 100_000,
+    validation: int = 1_000,
+    test: int = 1_000,
+    amplitude: float = AMPLITUDE,
+    seed: int = 0,
+) -> Data:
+    """App. B: 100,000 rows to train on, of which smaller sets are subsamples, 1,000 to validate and 1,000 to test.
+
+    Validation and test rows do not depend on how many training rows are drawn, and x and the noise's sign and share of
+    its standard deviation not on the amplitude.
+    """
+    streams = (torch.Generator().manual_seed(3 * seed + k) for k in range(3))
+    sizes = (training, validation, test)
+    return Data(*(draw(n, generator=stream, amplitude=amplitude) for n, stream in zip(sizes, streams, strict=True)))
+
+
+def oracle_scores(rows: Draw, amplitude: float = AMPLITUDE) -> dict[str, float]:
+    """MAE, NLL, CRPS and the rest of the oracle on these very rows: what a perfect model would score there."""
+    return metrics.evaluate(oracle(rows.x, amplitude), rows.y)

@@ -84,10 +84,10 @@ class RBF(nn.Module):
         return (g - self.Z.mean(0)) / self.log_lengthscale.exp()
 
     def _cross_kernel(self, g: Float[Tensor, "b h"]) -> Float[Tensor, "b r"]:
-        return self.log_variance.exp() * torch.exp(-0.5 * _squared_distance(self._scaled(g), self._scaled(self.Z)))
+        return torch.exp(self.log_variance - 0.5 * _squared_distance(self._scaled(g), self._scaled(self.Z)))
 
     def _inverse_root(self) -> tuple[Float[Tensor, "r r"], Int[Tensor, ""]]:
-        """The inverse Cholesky factor of K_ZZ + jitter, always found in float64: it decides a variance.
+        """The inverse Cholesky factor of K_ZZ + jitter. Its value is always found in float64: it decides a variance.
 
         One inverse, then a product with each batch, costs half of a triangular solve with each batch.
         """
@@ -98,8 +98,7 @@ class RBF(nn.Module):
         # Rounding errs by about eps ||z||^2 in each distance: nothing, but for points 10^6 lengthscales out.
         rounding = self.rank * torch.finfo(torch.float64).eps * (Z.detach() * Z.detach()).sum(-1).amax()
         K = variance * (torch.exp(-0.5 * squared_distance) + (self.jitter + rounding) * eye)
-        root, info = _inverse_cholesky(K, eye)
-        return root.to(self.Z.dtype), info
+        return _inverse_cholesky(K, self.Z.dtype)
 
 
 class PassThrough(nn.Module):
@@ -113,20 +112,23 @@ class PassThrough(nn.Module):
         return _without_correction(g)
 
 
-def _inverse_cholesky(K: Float[Tensor, "r r"], eye: Float[Tensor, "r r"]) -> tuple[Float[Tensor, "r r"], Tensor]:
+def _inverse_cholesky(K: Float[Tensor, "r r"], dtype: torch.dtype) -> tuple[Float[Tensor, "r r"], Tensor]:
     """R = L^-1 where K = L L^T, with its first derivative; NaN, and the pivot in `info`, if K is not positive definite.
 
-    R is found without a graph; then K, with its graph, is put through one Newton step towards the factor. With
-    S = R K R^T - I (zero, up to rounding) the factor of I + S is I + half(S) to first order, half(S) being the lower
-    triangle with half of the diagonal, so that R - half(S) R has the value of R and the first derivative of L^-1. The
+    R is found without a graph; a change of K is then put through one Newton step towards the factor. With
+    S = R dK R^T the factor of I + S is I + half(S) to first order, half(S) being the lower triangle with half of the
+    diagonal, so that R - half(S) R has the first derivative of L^-1; and its value is R, since dK = K - K is zero. The
     gradient is then a few matrix products, where that of a Cholesky factor and an inverse is a chain of triangular
-    solves. Second derivatives are not those of L^-1.
+    solves. Second derivatives are not those of L^-1. The value is found in the precision of K; the result and the
+    products that carry its derivative are in `dtype`.
     """
     L, info = torch.linalg.cholesky_ex(K.detach())
+    eye = torch.eye(len(K), dtype=K.dtype, device=K.device)
     R = torch.linalg.solve_triangular(L, eye, upper=False)
-    S = R @ K @ R.mT - eye
-    half = S.tril() - 0.5 * S * eye
-    return torch.where(info == 0, R - half @ R, math.nan), info
+    R = torch.where(info == 0, R, math.nan).to(dtype)
+    S = R @ (K - K.detach()).to(dtype) @ R.mT
+    half = S.tril() - 0.5 * torch.diag_embed(S.diagonal())
+    return R - half @ R, info
 
 
 def _squared_distance(a: Float[Tensor, "a h"], b: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:

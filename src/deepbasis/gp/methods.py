@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -14,15 +15,16 @@ from deepbasis.gp.expansion import RBF, PassThrough, SiLU
 from deepbasis.gp.model import DeepBasisGP, Noise, Terms
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
 
-Objective = Callable[[Terms, Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""(terms, y, n, alpha, beta, weight) -> loss: the same arguments for all, each takes what it needs."""
+Objective = Callable[[Terms, Tensor, Tensor, Tensor, Tensor, Tensor | None, objectives.Whole | None], Tensor]
+"""(terms, y, n, alpha, beta, weight, whole) -> loss: the same arguments for all, each takes what it needs."""
 
 OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
     {
         "dppgp": objectives.dppgp,
-        "ppgp": lambda t, y, n, alpha, beta, weight: objectives.ppgp(t, y, n, beta, weight),
-        "elbo": lambda t, y, n, alpha, beta, weight: objectives.elbo(t, y, n, 1.0, weight),
-        "mse": lambda t, y, n, alpha, beta, weight: objectives.mse(t, y, weight),
+        "dppgp-detached": partial(objectives.dppgp, through_maximum=False),
+        "ppgp": lambda t, y, n, alpha, beta, weight, *whole: objectives.ppgp(t, y, n, beta, weight, *whole),
+        "elbo": lambda t, y, n, alpha, beta, weight, *whole: objectives.elbo(t, y, n, 1.0, weight, *whole),
+        "mse": lambda t, y, n, alpha, beta, weight, *whole: objectives.mse(t, y, weight, *whole),
     }
 )
 

@@ -1,10 +1,12 @@
 """The mini-batch objectives: free functions `(terms, y, ...) -> scalar`, to be minimised (Eq. 5, 6, 15).
 
 `n` is the number of training rows and `weight` a weight per row: every mean over the batch is then sum(w l) / sum(w),
-and a row of weight 0 is as good as absent.
+and a row of weight 0 is as good as absent. `whole` is for rows that are only a part of the batch.
 """
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,34 +18,60 @@ Scalar = int | float | Float[Tensor, ""]
 Weight = Float[Tensor, " b"] | None
 
 
+class Whole(NamedTuple):
+    """The batch of which the rows at hand are one of K parts. The mean of the parts' objectives is the whole's."""
+
+    weight: Float[Tensor, ""]
+    """The sum of the weights of all its rows, divided by K."""
+    largest: Callable[[Tensor], Tensor]
+    """From the part's maximum to that of all parts, with its gradient."""
+
+
 def gaussian_nll(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
     """-log N(y; mean, var), element by element; the arguments may be broadcast against each other."""
     return 0.5 * (math.log(2.0 * math.pi) + var.log() + (y - mean).square() / var)
 
 
-def weighted_mean(values: Float[Tensor, " b"], weight: Weight = None) -> Float[Tensor, ""]:
-    return values.mean() if weight is None else (weight * values).sum() / weight.sum()
+def weighted_mean(
+    values: Float[Tensor, " b"], weight: Weight = None, whole: Whole | None = None
+) -> Float[Tensor, ""]:
+    if whole is None:
+        return values.mean() if weight is None else (weight * values).sum() / weight.sum()
+    return (values if weight is None else weight * values).sum() / whole.weight
 
 
-def elbo(t: Terms, y: Float[Tensor, " b"], n: Scalar, beta: Scalar = 1.0, weight: Weight = None) -> Float[Tensor, ""]:
+def elbo(
+    t: Terms,
+    y: Float[Tensor, " b"],
+    n: Scalar,
+    beta: Scalar = 1.0,
+    weight: Weight = None,
+    whole: Whole | None = None,
+) -> Float[Tensor, ""]:
     """Eq. 5, -ELBO / n: SVGP, and VBLL for a basis without a correction. `beta` = 1 is the bound itself."""
     fit = gaussian_nll(y, t.mean, t.noise) + (t.var + t.correction) / (2.0 * t.noise)
-    return weighted_mean(fit, weight) + beta / n * t.kl
+    return weighted_mean(fit, weight, whole) + beta / n * t.kl
 
 
-def ppgp(t: Terms, y: Float[Tensor, " b"], n: Scalar, beta: Scalar, weight: Weight = None) -> Float[Tensor, ""]:
+def ppgp(
+    t: Terms, y: Float[Tensor, " b"], n: Scalar, beta: Scalar, weight: Weight = None, whole: Whole | None = None
+) -> Float[Tensor, ""]:
     """Eq. 6: the predictive likelihood, with the corrected variance."""
-    return weighted_mean(gaussian_nll(y, t.mean, t.var + t.correction + t.noise), weight) + beta / n * t.kl
+    return weighted_mean(gaussian_nll(y, t.mean, t.var + t.correction + t.noise), weight, whole) + beta / n * t.kl
 
 
-def trace(t: Terms, weight: Weight = None, *, through_maximum: bool = True) -> Float[Tensor, ""]:
+def trace(
+    t: Terms, weight: Weight = None, whole: Whole | None = None, *, through_maximum: bool = True
+) -> Float[Tensor, ""]:
     """The in-batch trace regulariser, mean of (max ||phi||^2 - ||phi(x)||^2) / (2 sigma^2).
 
     NOTE[GAP]: the paper does not say whether the gradient passes through the maximum; `through_maximum=False` stops it.
     """
     present = t.prior_var if weight is None else torch.where(weight > 0, t.prior_var, -math.inf)
     largest = present.max() if through_maximum else present.max().detach()
-    return weighted_mean(largest - t.prior_var, weight) / (2.0 * t.noise)
+    if whole is not None:
+        largest = whole.largest(largest)
+    return weighted_mean(largest - t.prior_var, weight, whole) / (2.0 * t.noise)
 
 
 def dppgp(
@@ -53,14 +81,15 @@ def dppgp(
     alpha: Scalar,
     beta: Scalar,
     weight: Weight = None,
+    whole: Whole | None = None,
     *,
     through_maximum: bool = True,
 ) -> Float[Tensor, ""]:
     """Eq. 15: the fit uses the uncorrected variance; an in-batch trace regulariser stands in for the correction."""
-    fit = weighted_mean(gaussian_nll(y, t.mean, t.var + t.noise), weight)
-    return fit + alpha * trace(t, weight, through_maximum=through_maximum) + beta / n * t.kl
+    fit = weighted_mean(gaussian_nll(y, t.mean, t.var + t.noise), weight, whole)
+    return fit + alpha * trace(t, weight, whole, through_maximum=through_maximum) + beta / n * t.kl
 
 
-def mse(t: Terms, y: Float[Tensor, " b"], weight: Weight = None) -> Float[Tensor, ""]:
+def mse(t: Terms, y: Float[Tensor, " b"], weight: Weight = None, whole: Whole | None = None) -> Float[Tensor, ""]:
     """The DNN's loss."""
-    return weighted_mean((y - t.mean).square(), weight)
+    return weighted_mean((y - t.mean).square(), weight, whole)

@@ -1,0 +1,69 @@
+"""`deepbasis demo`: the paper's 1-D example, as a table and a figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deepbasis.commands.options import OUTPUT, Debug, option
+from deepbasis.commands.printing import console, text_table
+from deepbasis.errors import InputError
+from deepbasis.tables import files
+
+
+def demo(
+    out: Annotated[str, option("FOLDER", "Where to write the figure, demo.png.", OUTPUT)] = ".",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few steps only: does it run? The figures mean nothing.")
+    ] = False,
+    seed: Annotated[int, option("INTEGER", "Of the data and of the models.", OUTPUT, min=0)] = 0,
+    debug: Debug = False,
+) -> None:
+    """Fit the paper's 1-D example by three methods: a table of scores, and a figure of what each has learned.
+
+    It takes about half a minute on two cores.
+
+    [bold]deepbasis demo[/bold] --out /tmp
+    """
+    if not Path(out).is_dir():
+        raise InputError(f"--out '{out}' is not a folder: create it, or choose another")
+    place = Path(out) / "demo.png"
+    files.check_output(place)
+    from deepbasis import plots
+
+    plots.new_figure(1, 1)  # is matplotlib there? Ask before the work, not after it.
+    from deepbasis.engine.progress import ProgressBar
+    from deepbasis.experiments import demo as experiment
+
+    size = experiment.QUICK if quick else experiment.FULL
+    with ProgressBar() as bar:
+        result = experiment.run(size, seed=seed, progress=lambda name: bar)
+    files.write_bytes(place, plots.png(experiment.figure(result)))
+    _print_demo(result, quick)
+    typer.echo(f"The figure is in {place}")
+
+
+def _print_demo(result: Any, quick: bool) -> None:
+    from deepbasis.experiments.demo import verdict
+
+    size = result.size
+    title = f"The 1-D example: {size.train:,} training rows, {size.test:,} test rows"
+    table = text_table(title, ["", "MAE", "NLL", "above oracle", "CRPS", "in 95 %", "rank", "seconds"])
+    for row in result.records():
+        table.add_row(
+            row["name"],
+            f"{row['mae']:.4f}",
+            f"{row['nll']:.3f}",
+            f"{row['nll'] - result.oracle['nll']:.3f}",
+            f"{row['crps']:.4f}",
+            f"{100 * row['coverage_95']:.1f} %",
+            "" if row["rank"] is None else f"{row['rank']:.1f}",
+            "" if row["seconds"] is None else f"{row['seconds']:.1f}",
+        )
+    screen = console()
+    screen.print(table)
+    lines = ["Quick: far too few steps for these figures to mean anything."] if quick else verdict(result)
+    for line in lines:
+        screen.print(f"- {line}", highlight=False, soft_wrap=not screen.is_terminal)

@@ -1,0 +1,167 @@
+"""`deepbasis fit`: from a table to a model."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepbasis.commands.failures import notices
+from deepbasis.commands.options import (
+    AUTO,
+    METHODS,
+    MODEL,
+    OBJECTIVES,
+    OUTPUT,
+    RECIPES,
+    ROLES,
+    TABLE,
+    TRAINING,
+    Debug,
+    Json,
+    Quiet,
+    Target,
+    choice,
+    option,
+)
+from deepbasis.commands.printing import print_json
+from deepbasis.commands.tables import check_model_path, check_roles, training_table, validation_table
+from deepbasis.commands.wording import number_or_auto, options_named, table_named
+from deepbasis.errors import InputError
+from deepbasis.tables import files
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from deepbasis.estimator import DeepBasisRegressor
+
+
+def fit(
+    train: Annotated[str, typer.Argument(metavar="TRAIN", help=f"The training table: {TABLE}", show_default=False)],
+    target: Target,
+    out: Annotated[str, option("MODEL", "Where to write the model, by habit a .safetensors file.", OUTPUT)],
+    weight: Annotated[str | None, option("COLUMN", "Weights of the rows, 0 or more.", ROLES)] = None,
+    groups: Annotated[
+        str | None, option("COLUMN", "Rows of one group are never both trained on and held out.", ROLES)
+    ] = None,
+    drop: Annotated[
+        list[str] | None, option("COLUMN", "A column to leave out; may be given several times.", ROLES)
+    ] = None,
+    method: Annotated[str, choice(METHODS, "The paper's method.", MODEL)] = "dbk-silu",
+    recipe: Annotated[str, choice(RECIPES, "What 'auto' stands for.", MODEL)] = "default",
+    objective: Annotated[
+        str | None, choice(OBJECTIVES, "Instead of the method's own; mml is exact inference.", MODEL)
+    ] = None,
+    rank: Annotated[int, option("INTEGER", "Basis functions.", MODEL)] = 128,
+    width: Annotated[int, option("INTEGER", "Width of the network.", MODEL)] = 64,
+    blocks: Annotated[int, option("INTEGER", "Residual blocks of the network.", MODEL)] = 2,
+    alpha: Annotated[
+        str, option("NUMBER|auto", "Weight of the trace regulariser; auto: chosen on the validation rows.", MODEL)
+    ] = AUTO,
+    beta: Annotated[
+        str, option("NUMBER|auto", "Weight of the KL regulariser; auto: chosen on the validation rows.", MODEL)
+    ] = AUTO,
+    members: Annotated[int, option("INTEGER", "Models in the ensemble.", MODEL)] = 4,
+    validation: Annotated[
+        str | None, option("FILE", "Rows to stop early on; otherwise a part of TRAIN is held out.", TRAINING)
+    ] = None,
+    epochs: Annotated[str, option("INTEGER|auto", "Passes over the rows, at most.", TRAINING)] = AUTO,
+    batch_size: Annotated[str, option("INTEGER|auto", "Rows of a step.", TRAINING)] = AUTO,
+    learning_rate: Annotated[str, option("NUMBER|auto", "Of AdamW.", TRAINING)] = AUTO,
+    weight_decay: Annotated[float, option("NUMBER", "Of AdamW, for the network alone.", TRAINING)] = 1e-2,
+    validation_fraction: Annotated[float, option("NUMBER", "Share of TRAIN that is held out.", TRAINING)] = 0.1,
+    patience: Annotated[
+        str, option("INTEGER|auto", "Epochs without progress after which a member stops.", TRAINING)
+    ] = AUTO,
+    dtype: Annotated[str, choice((AUTO, "float32", "float64"), "Precision.", TRAINING)] = AUTO,
+    device: Annotated[str, option("auto|cpu|cuda|cuda:K", "Where to compute.", TRAINING)] = AUTO,
+    compile: Annotated[str, choice((AUTO, "true", "false"), "Whether to use torch.compile.", TRAINING)] = AUTO,
+    seed: Annotated[int | None, option("INTEGER", "For the same model again.", TRAINING, min=0)] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Fit a model to a table and save it.
+
+    Columns may hold numbers, true and false, dates or text, and may have gaps; the target may not.
+
+    [bold]deepbasis fit[/bold] train.csv --target price --out model.safetensors --seed 0
+
+    [bold]deepbasis fit[/bold] sales.parquet -t units --groups shop --drop row_id --members 8 --out sales.safetensors
+    """
+    files_read = [train, validation]
+    if files_read == [files.STANDARD] * 2:
+        raise InputError("TRAIN and --validation cannot both be standard input: give one of them as a file")
+    check_roles(target, weight, groups, drop or [])
+    check_model_path(out, files_read)
+    start = time.perf_counter()
+    with notices(quiet) as told:
+        from deepbasis.estimator import DeepBasisRegressor
+
+        arguments: dict[str, Any] = {
+            "method": method,
+            "recipe": recipe,
+            "objective": objective,
+            "rank": rank,
+            "width": width,
+            "blocks": blocks,
+            "alpha": number_or_auto("--alpha", alpha, float),
+            "beta": number_or_auto("--beta", beta, float),
+            "members": members,
+            "epochs": number_or_auto("--epochs", epochs, int),
+            "batch_size": number_or_auto("--batch-size", batch_size, int),
+            "learning_rate": number_or_auto("--learning-rate", learning_rate, float),
+            "weight_decay": weight_decay,
+            "validation_fraction": validation_fraction,
+            "patience": number_or_auto("--patience", patience, int),
+            "dtype": dtype,
+            "device": device,
+            "compile": {"true": True, "false": False}.get(compile, compile),
+            "random_state": seed,
+            "verbose": not quiet,
+        }
+        model = DeepBasisRegressor(**arguments)
+        with options_named():
+            model._check_parameters()  # before the table is read
+        X, y, sample_weight, group_labels = training_table(train, target, weight, groups, drop or [])
+        checked = None if validation is None else validation_table(validation, target, list(X.columns))
+        with options_named(), table_named(train, validation):
+            model.fit(X, y, sample_weight, group_labels, *(checked or (None, None)))
+    model.verbose = False  # it was for this terminal, and is no property of the model
+    try:
+        model.save(out)
+    except OSError as error:
+        raise InputError(files.cannot_write(out, error)) from None
+    if not quiet:
+        _tell_of_fit(model, out, X, time.perf_counter() - start, told, as_json)
+
+
+def _tell_of_fit(
+    model: DeepBasisRegressor, out: str, X: pd.DataFrame, seconds: float, warned: list[str], as_json: bool
+) -> None:
+    scores = model.validation_
+    members = len(model.history_)
+    if as_json:
+        print_json(
+            {
+                "model": out,
+                "method": model.method,
+                "members": members,
+                "rows": len(X),
+                "columns": X.shape[1],
+                "seconds": seconds,
+                "alpha": model.alpha_,
+                "beta": model.beta_,
+                "validation": scores,
+                "warnings": warned,
+            }
+        )
+        return
+    columns = "1 column" if X.shape[1] == 1 else f"{X.shape[1]:,} columns"
+    models = "1 model" if members == 1 else f"{members} models"
+    typer.echo(f"{out}: {models} ({model.method}) fitted to {len(X):,} rows of {columns} in {seconds:.1f} s")
+    typer.echo(
+        f"validation: NLL {scores['nll']:.4g}, CRPS {scores['crps']:.4g}, MAE {scores['mae']:.4g}, "
+        f"{100 * scores['coverage_95']:.1f} % of the targets in their 95 % intervals"
+    )

@@ -1,0 +1,73 @@
+"""`deepbasis reproduce`: the paper's experiments, side by side with the paper's own numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deepbasis.commands.options import OUTPUT, Debug, choice, option
+from deepbasis.errors import InputError, check_choice
+
+EXPERIMENTS = ("step1d", "uci", "ookla")
+
+_COMPUTING = "Computing"
+
+
+def reproduce(
+    experiment: Annotated[str, typer.Argument(metavar="|".join(EXPERIMENTS), show_default=False)],
+    out: Annotated[
+        str | None, option("FOLDER", "Where parts, tables and figures go [default: results/EXPERIMENT].", OUTPUT)
+    ] = None,
+    data_dir: Annotated[
+        str | None, option("FOLDER", "Where the data sets are [default: $DEEPBASIS_DATA].", _COMPUTING)
+    ] = None,
+    device: Annotated[str, choice(("auto", "cpu", "cuda"), "Where to train.", _COMPUTING)] = "auto",
+    only: Annotated[
+        list[str] | None,
+        option("PREFIX", "Compute only the parts whose names begin so; may be repeated.", _COMPUTING),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A minute or two: does it run? The figures mean nothing.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Make the paper's experiments: tables beside the paper's numbers, and figures.
+
+    An experiment is a set of parts, each recorded when it is done: a call that was cut short goes on where it was, and
+    several may work on one folder side by side, each with its own --only. A last call draws what is there.
+
+    [bold]deepbasis reproduce step1d[/bold] --quick --out /tmp/step1d
+
+    [bold]deepbasis reproduce uci[/bold] --device cuda --only paper-pol
+    """
+    check_choice("experiment", experiment, EXPERIMENTS)
+    place = Path(out) if out is not None else Path("build/quick" if quick else "results") / experiment
+    if place.exists() and not place.is_dir():
+        raise InputError(f"--out '{place}' is a file: give a folder")
+    folder_of_data = None if data_dir is None else Path(data_dir)
+    if folder_of_data is not None and not folder_of_data.is_dir():
+        raise InputError(f"--data-dir '{data_dir}' is not a folder")
+    from deepbasis import plots
+
+    plots.new_figure(1, 1)  # is matplotlib there? Ask before the work, not after it.
+    from deepbasis.engine import devices
+    from deepbasis.engine.progress import ProgressBar
+    from deepbasis.experiments.parts import Folder
+
+    with ProgressBar() as bar:
+        folder = Folder(place, devices.present(device), tuple(only or ()), bar, tell=typer.echo)
+        if experiment == "step1d":
+            from deepbasis.experiments import step1d
+
+            step1d.run(folder, quick=quick)
+        elif experiment == "uci":
+            from deepbasis.experiments import uci
+
+            uci.run(folder, data_dir=folder_of_data, quick=quick)
+        else:
+            from deepbasis.experiments import ookla
+
+            ookla.run(folder, data_dir=folder_of_data, quick=quick)
+    typer.echo(f"Tables and figures are in {place}")

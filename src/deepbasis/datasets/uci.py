@@ -1,0 +1,139 @@
+"""The ten UCI regression sets of Sec. 4.2, by name: read from a folder or downloaded; and scaled as App. B says.
+
+The folder is the one given, else that of the environment variable DEEPBASIS_DATA; only without either is anything
+downloaded, into the user's cache.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from deepbasis.datasets import _download, _uci_files
+from deepbasis.datasets._download import Source
+from deepbasis.datasets._uci_files import SHAPES, Floats
+from deepbasis.datasets.splits import Rows, Split
+from deepbasis.errors import FileFormatError, InputError, check_choice
+
+NAMES = tuple(SHAPES)
+"""In the paper's order."""
+
+FOLDER = "DEEPBASIS_DATA"
+"""The environment variable that names the folder of data sets."""
+
+_PACKAGE = "https://raw.githubusercontent.com/treforevans/uci_datasets/master/uci_datasets"
+
+# The checksums are the object ids under which that repository kept its files in Git LFS, before it gave LFS up in 2022;
+# for the two that it has cut or replaced since there is none.
+_SHA256 = {
+    "pol/data.csv.gz": "1c16126352954571e78f52d5a9d1b947a38655885d7cadd9407a4c9615fe4e04",
+    "elevators/data.csv.gz": "e39bc18a80ec3611e4fd76d0f86ee377e96ba21b568b9997576d538dafe56b7b",
+    "kin40k/data.csv.gz": "9bee7f2a9f39aa61a015f239378368601fb3978c5bb9a96433e88a55d40883ba",
+    "protein/data.csv.gz": "f709d0107c3ee90ab019b9e5d77fc2ae182158958cb70b1903236a51334fd01b",
+    "keggdirected/data.csv.gz": None,
+    "slice/data.csv.gz": "b2d06cf49aa324bdaac9402dece6a1fafe519253400fcf9773c38f2b59e76609",
+    "keggundirected/data.csv.gz": "117419270e50f581df18bf996ffc8b6bf1bb76c9f3640331ac9d6e64cff63d4e",
+    "3droad/data.csv.gz": "23b4995cca12fca521056cee7d5055ca28bea6a4fcae53259069650b448e1b51",
+    "song/data.csv.gz": None,
+    "song/data1.csv.gz": None,
+    "buzz/data.csv.gz": "35813e6fa09f8ef6b94e57151a5a213e9bbb16021cf209636f6d9b8cc2270785",
+}
+
+
+class Table(NamedTuple):
+    X: Floats
+    """[n, d]"""
+    y: Floats
+    """[n]"""
+
+
+class Side(NamedTuple):
+    """One side of a split, as a model sees it."""
+
+    x: Float[Tensor, "n d"]
+    y: Float[Tensor, " n"]
+
+
+class Scaled(NamedTuple):
+    train: Side
+    validation: Side
+    test: Side
+    target_std: float
+    """A scaled target times this, plus the mean, is the target as it was."""
+    target_mean: float
+
+
+def load(name: str, folder: str | os.PathLike[str] | None = None) -> Table:
+    """Set `name` of NAMES, all of its rows; anything that has not the paper's size is refused."""
+    check_choice("name", name, NAMES)
+    named = folder if folder is not None else os.environ.get(FOLDER)
+    found = _uci_files.read(name, Path(named)) if named else _downloaded(name)
+    if found is None:
+        raise InputError(
+            f"{name} is not in the data folder {named}: {_uci_files.wanted(name, Path(str(named)))}, or name no folder "
+            f"(nor {FOLDER}) to have it downloaded"
+        )
+    rows, inputs = SHAPES[name]
+    if found.data.shape != (rows, inputs + 1):
+        n, columns = found.data.shape
+        raise FileFormatError(
+            f"{found.place} has {n} rows of {columns - 1} inputs, but {name} has {rows} of {inputs}: it is cut off, or "
+            "another version; get it again"
+        )
+    if not np.isfinite(found.data).all():
+        row, column = np.argwhere(~np.isfinite(found.data))[0]
+        raise FileFormatError(f"{found.place}: row {row}, column {column} is {found.data[row, column]}: get it again")
+    return Table(np.ascontiguousarray(found.data[:, :-1]), np.ascontiguousarray(found.data[:, -1]))
+
+
+def sources(name: str) -> list[Source]:
+    """The files on the web that `load` downloads set `name` from."""
+    check_choice("name", name, NAMES)
+    return [
+        Source(f"{_PACKAGE}/{file}", f"uci/{file}", digest)
+        for file, digest in _SHA256.items()
+        if file.startswith(f"{name}/")
+    ]
+
+
+def paper_scaling(table: Table, split: Split) -> Scaled:
+    """App. B: each input to [-1, 1] by its minimum and maximum over all rows, test rows too; the target standardised.
+
+    NOTE[GAP]: the paper does not say on which rows the target's mean and variance are taken: on the training rows here.
+    """
+    return _scaled(table, split, table.X)
+
+
+def safe_scaling(table: Table, split: Split) -> Scaled:
+    """The same, with minimum and maximum over the training rows alone: nothing of a test row is known in training."""
+    return _scaled(table, split, table.X[split.train])
+
+
+def _scaled(table: Table, split: Split, seen: Floats) -> Scaled:
+    """An input becomes 2 (x - low) / (high - low) - 1; one that is constant in `seen`, 0."""
+    low, high = seen.min(axis=0), seen.max(axis=0)
+    varies = high > low
+    X = np.where(varies, 2.0 * (table.X - low) / np.where(varies, high - low, 1.0) - 1.0, 0.0)
+    mean, std = float(table.y[split.train].mean()), float(table.y[split.train].std())
+    if not std > 0.0:
+        raise InputError(f"the target is {mean} in all {len(split.train)} training rows: there is nothing to learn")
+    y = (table.y - mean) / std
+
+    def side(rows: Rows) -> Side:
+        return Side(torch.from_numpy(X[rows]).float(), torch.from_numpy(y[rows]).float())
+
+    return Scaled(side(split.train), side(split.validation), side(split.test), std, mean)
+
+
+def _downloaded(name: str) -> _uci_files.Found | None:
+    cache = _download.cache_folder()
+    instead = f"{_uci_files.wanted(name, Path('FOLDER'))}, and set {FOLDER} to that FOLDER"
+    for source in sources(name):
+        _download.fetch(source, cache, instead)
+    return _uci_files.read(name, cache)

@@ -1,0 +1,155 @@
+"""Parts of an experiment: each is computed once, recorded in a file of its own, and found there by the next call.
+
+A long experiment can so be cut by time or run in several processes, and what was made on one machine can be drawn on
+another: figures and tables are made from the parts alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepbasis import storage
+from deepbasis.engine.progress import Progress
+from deepbasis.errors import CheckpointMismatchError
+from deepbasis.experiments.machine import describe
+
+KIND = "part"
+
+Content = tuple[dict[str, Any], dict[str, Tensor]]
+"""(values for JSON, arrays)."""
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    values: dict[str, Any]
+    arrays: dict[str, Tensor]
+    made: dict[str, Any]
+    """Machine, versions, command, date and "seconds" of the process that computed it."""
+
+
+@dataclass
+class Folder:
+    """Where an experiment's parts, tables and figures go.
+
+    `only` are beginnings of names: parts that begin with none of them are not computed, and are left out if they have
+    not been before.
+    """
+
+    path: Path
+    device: torch.device
+    only: Sequence[str] = ()
+    progress: Progress | None = None
+    tell: Callable[[str], None] = print
+
+    def part(self, name: str, settings: Mapping[str, Any], compute: Callable[[], Content]) -> Part | None:
+        """The part of this name: from its file if there is one, made with the same settings; else computed now."""
+        file = self.path / "parts" / f"{name}.safetensors"
+        if file.exists():
+            return _load(file, name, settings)
+        if self.only and not name.startswith(tuple(self.only)):
+            return None
+        file.parent.mkdir(parents=True, exist_ok=True)
+        start = time.monotonic()
+        values, arrays = compute()
+        made = {**describe(self.device), "seconds": round(time.monotonic() - start, 2)}
+        storage.save(file, KIND, arrays, {"settings": dict(settings), "values": values, "made": made})
+        self.checkpoint(name).unlink(missing_ok=True)
+        self.tell(f"{name}: {made['seconds']:.1f} s")
+        return Part(name, values, arrays, made)
+
+    def checkpoint(self, name: str) -> Path:
+        """Where the training of a part is checkpointed: a call that was killed goes on from there."""
+        return self.path / "parts" / f"{name}.training"
+
+    def write(self, name: str, content: str | bytes) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        storage.write_atomically(self.path / name, content.encode() if isinstance(content, str) else content)
+
+
+def _load(file: Path, name: str, settings: Mapping[str, Any]) -> Part:
+    arrays, metadata = storage.load(file, KIND)
+    if metadata["settings"] != dict(settings):
+        differing = sorted(
+            k for k in metadata["settings"].keys() | settings.keys() if metadata["settings"].get(k) != settings.get(k)
+        )
+        raise CheckpointMismatchError(
+            f"{file} was made with other settings ({', '.join(differing)}): delete it, or give another --out"
+        )
+    return Part(name, metadata["values"], arrays, metadata["made"])
+
+
+class Row(NamedTuple):
+    """A line of a tidy table."""
+
+    dataset: str
+    split: str
+    """"paper" or "duplicate-safe"."""
+    setting: str
+    """Whatever else varies: "n=500 amplitude=0.4", "download urban"."""
+    method: str
+    metric: str
+    mean: float
+    std: float | None
+    """Over seeds (n - 1 in the denominator); none for a single one."""
+    paper: float | None
+    """The paper's mean, where it reports one."""
+
+
+def summary(values: Iterable[float]) -> tuple[float, float | None]:
+    """Mean and standard deviation over seeds."""
+    array = np.asarray(list(values), dtype=np.float64)
+    return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None
+
+
+def tidy_csv(rows: Iterable[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields)
+    for row in rows:
+        writer.writerow(["" if v is None else f"{v:.6g}" if isinstance(v, float) else v for v in row])
+    return text.getvalue()
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """As the paper prints them: .2936, -1.7755, and a dash for what is not there."""
+    if value is None or not np.isfinite(value):
+        return "–"
+    text = f"{value:.{digits}f}"
+    return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
+
+
+def provenance(parts: Sequence[Part]) -> str:
+    """A paragraph that says how the parts were made: dates, machines, versions, commands and their seconds."""
+    if not parts:
+        return ""
+    machines = sorted(
+        {
+            f"{p.made.get('gpu') or p.made['cpu']}, torch {p.made['torch']}, Python {p.made['python']}, "
+            f"deepbasis {p.made['deepbasis']}"
+            for p in parts
+        }
+    )
+    dates = sorted({p.made["date"][:10] for p in parts})
+    commands = sorted({p.made["command"] for p in parts})
+    seconds = sum(p.made["seconds"] for p in parts)
+    listed = "; ".join(f"`{c}`" for c in commands)
+    return (
+        f"Made {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on {'; '.join(machines)}. {len(parts)} parts, "
+        f"{seconds:.0f} s of computing in all (parts may have run side by side). Commands: {listed}.\n"
+    )
