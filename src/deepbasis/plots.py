@@ -182,3 +182,43 @@ def _vectors(**arrays: ArrayLike) -> list[NDArray[np.float64]]:
         if len(vector) != len(vectors[0]):
             raise InputError(f"{name} has {len(vector)} entries but {next(iter(arrays))} has {len(vectors[0])}")
     return vectors
+
+
+def curve(
+    ax: Axes,
+    x: ArrayLike,
+    mean: ArrayLike,
+    spread: ArrayLike | None = None,
+    *,
+    colour: str = BLUE,
+    label: str | None = None,
+    marker: str = "o",
+    bars: bool = False,
+) -> Axes:
+    """Values over x, joined; `spread` around each (NaN where there is none) as a band, or as error bars."""
+    x, mean, spread = _vectors(x=x, mean=mean, spread=np.zeros_like(np.asarray(mean)) if spread is None else spread)
+    order = np.argsort(x, kind="stable")
+    x, mean, spread = x[order], mean[order], np.nan_to_num(spread[order])
+    if bars:
+        ax.errorbar(x, mean, spread, color=colour, linewidth=1.4, capsize=3, marker=marker, markersize=5, label=label)
+    else:
+        ax.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+        ax.plot(x, mean, color=colour, linewidth=1.4, marker=marker, markersize=5, label=label)
+    return _tidy(ax)
+
+
+def basis_functions(ax: Axes, x: ArrayLike, phi: ArrayLike) -> Axes:
+    """Each column of `phi` as a line over the grid `x`; those that vary most are drawn last, and darkest."""
+    (x,) = _vectors(x=x)
+    phi = np.asarray(phi, dtype=np.float64)
+    if phi.ndim != 2 or len(phi) != len(x) or phi.shape[1] == 0:
+        raise InputError(f"phi must have a row for each x, [{len(x)}, r], got {list(phi.shape)}")
+    order = np.argsort(phi.std(0), kind="stable")
+    r = len(order)
+    from matplotlib import colormaps
+
+    shades = colormaps["viridis"](np.linspace(0.9, 0.1, r) if r > 1 else np.array([0.3]))
+    for column, shade in zip(order, shades, strict=True):
+        ax.plot(x, phi[:, column], color=shade, linewidth=1.8 if r <= 8 else 0.9, alpha=0.95 if r <= 8 else 0.7)
+    ax.set_xlim(float(x[0]), float(x[-1]))
+    return _tidy(ax)

@@ -1,17 +1,21 @@
-"""Files from the web into a folder of ours, by pooch, each checked against a checksum."""
+"""Where data sets are on this machine; and files from the web, by pooch, each checked against a checksum."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepbasis.errors import DeepBasisError, FileFormatError
+from deepbasis.errors import DeepBasisError, FileFormatError, InputError
 from deepbasis.storage import write_atomically
 
 log = logging.getLogger("deepbasis")
+
+FOLDER = "DEEPBASIS_DATA"
+"""The environment variable that names the folder of data sets."""
 
 _SECONDS = 30  # without an answer: then there is no network, for us
 
@@ -28,6 +32,16 @@ class Source(NamedTuple):
     """Where it goes, below the folder of all downloads."""
     sha256: str | None
     """None where its publisher names none: then the first download is trusted, and every later reading is checked."""
+
+
+def data_folder(folder: str | os.PathLike[str] | None) -> Path | None:
+    """The folder given, else the one that the environment names, else none."""
+    named = os.environ.get(FOLDER) if folder is None else folder
+    if not named:
+        return None
+    if not Path(named).is_dir():
+        raise InputError(f"the data folder {named} is not a folder: correct its name, or make it")
+    return Path(named)
 
 
 def cache_folder() -> Path:
@@ -54,6 +68,8 @@ def fetch(source: Source, folder: Path, instead: str) -> Path:
 
 def _retrieve(source: Source, place: Path, known: str | None, instead: str) -> None:
     pooch = _pooch()
+    from requests.exceptions import RequestException  # pooch fetches with it
+
     try:
         pooch.retrieve(
             source.url,
@@ -66,11 +82,11 @@ def _retrieve(source: Source, place: Path, known: str | None, instead: str) -> N
         raise DownloadError(
             f"{source.url} is another file than the one expected, and was not kept ({error}); {instead}"
         ) from None
-    except OSError as error:  # every failure of requests is one
+    except RequestException as error:
         raise DownloadError(f"{source.url} could not be downloaded ({_reason(error)}); {instead}") from None
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: Exception) -> str:
     """The kind of failure; with the server's answer if there was one, without the inner workings of a connection."""
     answer = getattr(error, "response", None)
     if answer is not None:
@@ -115,7 +131,7 @@ def _pooch() -> Any:
     except ImportError:
         raise DownloadError(
             "downloading needs pooch: pip install 'deepbasis[datasets]', or name a folder that holds the data "
-            "(DEEPBASIS_DATA)"
+            f"({FOLDER})"
         ) from None
     pooch.get_logger().setLevel("WARNING")  # what it would say at INFO is said here, in one line
     return pooch

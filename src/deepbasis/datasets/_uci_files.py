@@ -21,11 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from deepbasis.datasets.splits import Floats
 from deepbasis.errors import FileFormatError
-
-Floats = NDArray[np.float64]
 
 SHAPES = {
     "pol": (15000, 26),

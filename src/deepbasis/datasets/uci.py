@@ -11,26 +11,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from deepbasis.datasets import _download, _uci_files
-from deepbasis.datasets._download import Source
-from deepbasis.datasets._uci_files import SHAPES, Floats
-from deepbasis.datasets.splits import Rows, Split
+from deepbasis.datasets._download import FOLDER, Source, data_folder
+from deepbasis.datasets._uci_files import SHAPES as SHAPES
+from deepbasis.datasets.scaling import Scaled, standardised
+from deepbasis.datasets.splits import Floats, Split
 from deepbasis.errors import FileFormatError, InputError, check_choice
 
 NAMES = tuple(SHAPES)
 """In the paper's order."""
 
-FOLDER = "DEEPBASIS_DATA"
-"""The environment variable that names the folder of data sets."""
-
 _PACKAGE = "https://raw.githubusercontent.com/treforevans/uci_datasets/master/uci_datasets"
 
-# The checksums are the object ids under which that repository kept its files in Git LFS, before it gave LFS up in 2022;
-# for the two that it has cut or replaced since there is none.
+# The checksums are the object ids under which that repository kept its files in Git LFS, before it gave LFS up in 2022.
+# For keggdirected none is known, and song has been cut in two since.
 _SHA256 = {
     "pol/data.csv.gz": "1c16126352954571e78f52d5a9d1b947a38655885d7cadd9407a4c9615fe4e04",
     "elevators/data.csv.gz": "e39bc18a80ec3611e4fd76d0f86ee377e96ba21b568b9997576d538dafe56b7b",
@@ -53,30 +48,14 @@ class Table(NamedTuple):
     """[n]"""
 
 
-class Side(NamedTuple):
-    """One side of a split, as a model sees it."""
-
-    x: Float[Tensor, "n d"]
-    y: Float[Tensor, " n"]
-
-
-class Scaled(NamedTuple):
-    train: Side
-    validation: Side
-    test: Side
-    target_std: float
-    """A scaled target times this, plus the mean, is the target as it was."""
-    target_mean: float
-
-
 def load(name: str, folder: str | os.PathLike[str] | None = None) -> Table:
     """Set `name` of NAMES, all of its rows; anything that has not the paper's size is refused."""
     check_choice("name", name, NAMES)
-    named = folder if folder is not None else os.environ.get(FOLDER)
-    found = _uci_files.read(name, Path(named)) if named else _downloaded(name)
+    named = data_folder(folder)
+    found = _downloaded(name) if named is None else _uci_files.read(name, named)
     if found is None:
         raise InputError(
-            f"{name} is not in the data folder {named}: {_uci_files.wanted(name, Path(str(named)))}, or name no folder "
+            f"{name} is not in the data folder {named}: {_uci_files.wanted(name, named or Path())}, or name no folder "
             f"(nor {FOLDER}) to have it downloaded"
         )
     rows, inputs = SHAPES[name]
@@ -103,32 +82,20 @@ def sources(name: str) -> list[Source]:
 
 
 def paper_scaling(table: Table, split: Split) -> Scaled:
-    """App. B: each input to [-1, 1] by its minimum and maximum over all rows, test rows too; the target standardised.
-
-    NOTE[GAP]: the paper does not say on which rows the target's mean and variance are taken: on the training rows here.
-    """
-    return _scaled(table, split, table.X)
+    """App. B: each input to [-1, 1] by its minimum and maximum over all rows, those of the test too."""
+    return standardised(_to_unit_range(table.X, table.X), table.y, split)
 
 
 def safe_scaling(table: Table, split: Split) -> Scaled:
-    """The same, with minimum and maximum over the training rows alone: nothing of a test row is known in training."""
-    return _scaled(table, split, table.X[split.train])
+    """The same by the minimum and maximum of the training rows: nothing of the other rows is known in training."""
+    return standardised(_to_unit_range(table.X, table.X[split.train]), table.y, split)
 
 
-def _scaled(table: Table, split: Split, seen: Floats) -> Scaled:
-    """An input becomes 2 (x - low) / (high - low) - 1; one that is constant in `seen`, 0."""
+def _to_unit_range(X: Floats, seen: Floats) -> Floats:
+    """2 (x - low) / (high - low) - 1, with the bounds of `seen`; an input that is constant there becomes 0."""
     low, high = seen.min(axis=0), seen.max(axis=0)
     varies = high > low
-    X = np.where(varies, 2.0 * (table.X - low) / np.where(varies, high - low, 1.0) - 1.0, 0.0)
-    mean, std = float(table.y[split.train].mean()), float(table.y[split.train].std())
-    if not std > 0.0:
-        raise InputError(f"the target is {mean} in all {len(split.train)} training rows: there is nothing to learn")
-    y = (table.y - mean) / std
-
-    def side(rows: Rows) -> Side:
-        return Side(torch.from_numpy(X[rows]).float(), torch.from_numpy(y[rows]).float())
-
-    return Scaled(side(split.train), side(split.validation), side(split.test), std, mean)
+    return np.where(varies, 2.0 * (X - low) / np.where(varies, high - low, 1.0) - 1.0, 0.0)
 
 
 def _downloaded(name: str) -> _uci_files.Found | None:

@@ -2,17 +2,22 @@
 
 The engine sees one interface. `start_epoch` and `advance` run on the host; `take` is device work alone, without a
 synchronisation, so that a whole training step can be one CUDA graph.
+
+With several workers a batch of `batch_size` rows is in parts, one for each: they give what one worker would have.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from deepbasis.errors import InputError, check_positive_int, check_same_length, check_tensor
+from deepbasis.engine.distributed import ALONE, Team
+from deepbasis.errors import InputError, WorkerError, check_positive_int, check_same_length, check_tensor
 
 
 class Batch(NamedTuple):
@@ -21,6 +26,8 @@ class Batch(NamedTuple):
     y: Tensor
     weight: Tensor | None
     """None, or a weight per row: 0 fills up the last, smaller batch of an epoch."""
+    whole_weight: Tensor | None = None
+    """For a batch of several workers: the sum of the weights of all its rows over the number of workers. [E] or []."""
 
 
 class Batches(Protocol):
@@ -48,7 +55,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """A data set in memory: x [n, d], y [n] and perhaps a weight per row [n]."""
+    """A data set in memory: x [n, d], y [n] and perhaps a weight per row [n]. Every worker has all of it."""
 
     x: Tensor
     y: Tensor
@@ -80,8 +87,25 @@ class Rows:
                 digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def batches(self, seeds: list[int], batch_size: int, device: torch.device, dtype: torch.dtype) -> "Resident":
-        return Resident(self._present().to(device, dtype), seeds, batch_size)
+    def batches(
+        self, seeds: list[int], batch_size: int, device: torch.device, dtype: torch.dtype, team: Team = ALONE
+    ) -> "Resident":
+        return Resident(self._present().to(device, dtype), seeds, batch_size, team)
+
+    def part(self, team: Team) -> Batch:
+        """A worker's share of the rows. All have equally many: rows of weight 0 fill up what is missing."""
+        if team.alone:
+            return Batch(self.x, self.y, self.weight)
+        rows = team.share(len(self))
+        mine = slice(rows * team.rank, rows * (team.rank + 1))
+        missing = rows - len(self.y[mine])
+        weight = torch.ones_like(self.y) if self.weight is None else self.weight
+        return Batch(
+            torch.cat([self.x[mine], self.x[:1].expand(missing, -1)]),
+            torch.cat([self.y[mine], self.y[:1].expand(missing)]),
+            torch.cat([weight[mine], weight.new_zeros(missing)]),
+            weight.sum() / team.size,
+        )
 
     def _present(self) -> "Rows":
         """Without rows of weight 0: a batch of nothing else has no mean."""
@@ -96,6 +120,8 @@ class Stream:
     """A data set too large to hold. `open_epoch(epoch)` gives batches (x [b, d], y [b]) of at most the batch size.
 
     Every member sees the same batches. `name` stands for the data in a checkpoint, which cannot look at all of them.
+    With several workers `open_epoch` gives the batches of this one's shard, of at most `team.share(batch_size)` rows;
+    `rows` is the number of all.
     """
 
     open_epoch: Callable[[int], Iterable[tuple[Tensor, Tensor]]]
@@ -109,35 +135,42 @@ class Stream:
     def fingerprint(self) -> str:
         return f"stream {self.name}: {self.rows} x {self.columns}"
 
-    def batches(self, seeds: list[int], batch_size: int, device: torch.device, dtype: torch.dtype) -> "Streamed":
-        return Streamed(self, batch_size, device, dtype)
+    def batches(
+        self, seeds: list[int], batch_size: int, device: torch.device, dtype: torch.dtype, team: Team = ALONE
+    ) -> "Streamed":
+        return Streamed(self, batch_size, device, dtype, team)
 
 
 class Resident:
     """Rows on the device. Each member walks through all of them in an order of its own, anew each epoch.
 
     A member's order is a function of its seed and the epoch alone: the same on every device, among any number of
-    members, and after a resume. When one batch holds all rows there is no order, and the members share it.
+    members, and after a resume. When one batch holds all rows there is no order, and the members share it. Of several
+    workers each finds the same order, and takes its share of every batch.
     """
 
-    def __init__(self, data: Rows, seeds: list[int], batch_size: int) -> None:
-        self.data = data
+    def __init__(self, data: Rows, seeds: list[int], batch_size: int, team: Team = ALONE) -> None:
+        self.data, self.team = data, team
         self.rows = n = len(data)
         self.batch_size = b = min(check_positive_int("batch_size", batch_size), n)
         self.steps = -(-n // b)
         self.shared = self.steps == 1
+        self._share = team.share(b)
         device = data.x.device
         self._seeds = torch.tensor(seeds, dtype=torch.int64, device=device)
         orders = 0 if self.shared else self.steps
-        self._order = torch.zeros(orders, len(seeds), b, dtype=torch.int64, device=device)
+        self._order = torch.zeros(orders, len(seeds), self._share, dtype=torch.int64, device=device)
         self._epoch = torch.zeros((), dtype=torch.int64, device=device)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._given = 0
         self._padding = self.steps * b - n
         self._mask: Tensor | None = None
-        if self._padding:
-            self._mask = torch.ones(self.steps, b, dtype=data.x.dtype, device=device)
-            self._mask[-1, b - self._padding :] = 0.0
+        if self._padding or team.size * self._share > b:
+            mask = torch.zeros(self.steps, team.size * self._share, dtype=data.x.dtype, device=device)
+            mask[:, :b] = 1.0
+            mask[-1, b - self._padding :] = 0.0
+            self._mask = self._mine(mask)
+        self._whole_weight = torch.zeros(orders, len(seeds), dtype=data.x.dtype, device=device)
         self.reorder: Callable[[], None] = self._reorder
 
     def start_epoch(self, epoch: int) -> None:
@@ -152,7 +185,21 @@ class Resident:
         # The last batch is filled up with a row of its own, of weight 0: its largest ||phi||^2 stays what it was.
         filler = order[:, -(self.batch_size - self._padding)].unsqueeze(1).expand(-1, self._padding)
         full = torch.cat([order, filler], 1).view(len(order), self.steps, self.batch_size)
+        if not self.team.alone:
+            self._weigh(order)
+            missing = self.team.size * self._share - self.batch_size  # the shares are of one size
+            full = self._mine(torch.cat([full, full[..., :1].expand(-1, -1, missing)], -1))
         self._order.copy_(full.transpose(0, 1))
+
+    def _weigh(self, order: Tensor) -> None:
+        """Each worker knows all rows, so it knows the weight of a batch without asking the others."""
+        weight = torch.ones_like(self.data.y) if self.data.weight is None else self.data.weight
+        weight = torch.cat([self._pick(weight, order), weight.new_zeros(len(order), self._padding)], 1)
+        total = weight.view(len(order), self.steps, self.batch_size).sum(-1)
+        self._whole_weight.copy_(total.T / self.team.size)
+
+    def _mine(self, batches: Tensor) -> Tensor:
+        return batches.narrow(-1, self._share * self.team.rank, self._share)
 
     def advance(self) -> bool:
         self._given += 1
@@ -160,20 +207,26 @@ class Resident:
 
     def take(self) -> Batch:
         if self.shared:
-            return Batch(self.data.x, self.data.y, self.data.weight)
+            return self._part
         index = self._order.index_select(0, self._step)[0]  # [E, b]; plain indexing would synchronise
         weight = None if self._mask is None else self._mask.index_select(0, self._step).expand(index.shape)
         if self.data.weight is not None:
             own = self._pick(self.data.weight, index)
             weight = own if weight is None else own * weight
+        whole_weight = None if self.team.alone else self._whole_weight.index_select(0, self._step)[0]
         self._step.add_(1)
-        return Batch(self._pick(self.data.x, index), self._pick(self.data.y, index), weight)
+        return Batch(self._pick(self.data.x, index), self._pick(self.data.y, index), weight, whole_weight)
+
+    @cached_property
+    def _part(self) -> Batch:
+        """One batch of all rows, or this worker's part of it."""
+        return self.data.part(self.team)
 
     def chunks(self, rows: int) -> Iterator[Batch]:
-        for start in range(0, self.rows, rows):
+        x, y, weight, _ = self._part
+        for start in range(0, len(y), rows):
             part = slice(start, start + rows)
-            weight = None if self.data.weight is None else self.data.weight[part]
-            yield Batch(self.data.x[part], self.data.y[part], weight)
+            yield Batch(x[part], y[part], None if weight is None else weight[part])
 
     @staticmethod
     def _pick(values: Tensor, index: Tensor) -> Tensor:
@@ -181,27 +234,46 @@ class Resident:
 
 
 class Streamed:
-    """Batches of a `Stream`, copied one at a time into a fixed place on the device."""
+    """Batches of a `Stream`, copied one at a time into a fixed place on the device.
 
-    def __init__(self, stream: Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
-        self.stream = stream
+    Several workers take a step together as long as any has rows; one that has none goes on with rows of weight 0. How
+    many they have is asked one step ahead, so that nobody waits for the answer.
+    """
+
+    def __init__(
+        self, stream: Stream, batch_size: int, device: torch.device, dtype: torch.dtype, team: Team = ALONE
+    ) -> None:
+        self.stream, self.team = stream, team
         self.rows = check_positive_int("rows", stream.rows)
-        self.batch_size = check_positive_int("batch_size", batch_size)
-        self.steps = -(-self.rows // batch_size)
+        self.steps = -(-self.rows // check_positive_int("batch_size", batch_size))
+        self.batch_size = share = team.share(batch_size)
         self.shared = True
-        self._x = torch.zeros(batch_size, stream.columns, device=device, dtype=dtype)
-        self._y = torch.zeros(batch_size, device=device, dtype=dtype)
-        self._weight = torch.zeros(batch_size, device=device, dtype=dtype)
+        self._x = torch.zeros(share, stream.columns, device=device, dtype=dtype)
+        self._y = torch.zeros(share, device=device, dtype=dtype)
+        self._weight = torch.zeros(share, device=device, dtype=dtype)
+        self._whole_weight = None if team.alone else torch.zeros((), device=device, dtype=dtype)
         self._batches: Iterator[tuple[Tensor, Tensor]] = iter(())
+        self._next: tuple[Tensor, Tensor] | None = None
+        self._error: Exception | None = None
+        self._rows_of_all: Callable[[], float] | None = None
         self.reorder: Callable[[], None] = lambda: None
 
     def start_epoch(self, epoch: int) -> None:
-        self._batches = iter(self.stream.open_epoch(epoch))
+        if self._rows_of_all is not None:  # the last epoch was cut short
+            self._rows_of_all()
         self._given = 0
+        self._batches = iter(self.stream.open_epoch(epoch))
+        self._rows_of_all = None if self.team.alone else self._look_ahead()
 
     def advance(self) -> bool:
-        batch = next(self._batches, None)
-        if batch is None:
+        rows = (self._rows_of_all or self._look_ahead())()
+        self._rows_of_all = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if math.isnan(rows):
+            raise WorkerError("another worker could not read its part of the data; its own message says why")
+        if rows == 0.0:
             if self._given == 0:
                 raise InputError(
                     f"stream {self.stream.name!r} has no batches in this epoch; `open_epoch` must start again at each "
@@ -209,27 +281,49 @@ class Streamed:
                 )
             return False
         self._given += 1
-        x, y = self._checked(*batch)
-        b = len(x)
-        for place, values in ((self._x, x), (self._y, y)):
-            place[:b].copy_(values, non_blocking=True)
-            place[b:].copy_(place[:1].expand_as(place[b:]))  # a row of the batch itself, of weight 0
-        self._weight.zero_()[:b] = 1.0
+        self._place(rows)
+        if not self.team.alone:
+            self._rows_of_all = self._look_ahead()
         return True
 
+    def _look_ahead(self) -> Callable[[], float]:
+        """Take the next batch from the stream, and begin to add up its rows over all workers; NaN tells of an error."""
+        try:
+            self._next = next(self._batches, None)
+            rows = 0.0 if self._next is None else float(self._checked(*self._next))
+        except Exception as error:  # raised by `advance`, when the others know
+            self._error, rows = error, math.nan
+        return self.team.begin_sum(rows)
+
+    def _place(self, rows: float) -> None:
+        b = 0
+        if self._next is not None:
+            b = len(self._next[0])
+            for place, values in zip((self._x, self._y), self._next, strict=True):
+                place[:b].copy_(values, non_blocking=True)
+                place[b:].copy_(place[:1].expand_as(place[b:]))  # a row of the batch itself, of weight 0
+        self._weight.zero_()[:b] = 1.0
+        if self._whole_weight is not None:
+            self._whole_weight.fill_(rows / self.team.size)
+
     def take(self) -> Batch:
-        return Batch(self._x, self._y, self._weight)
+        return Batch(self._x, self._y, self._weight, self._whole_weight)
 
     def chunks(self, rows: int) -> Iterator[Batch]:
+        none = True
         for x, y in self.stream.open_epoch(0):
             self._check_shapes(x, y)
+            none = False
             yield Batch(x.to(self._x.device, self._x.dtype), y.to(self._y.device, self._y.dtype), None)
+        if none and not self.team.alone:  # the others may have rows
+            yield Batch(*(torch.zeros_like(place[:1]) for place in (self._x, self._y, self._weight)))
 
-    def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _checked(self, x: Tensor, y: Tensor) -> int:
+        """How many rows there are."""
         self._check_shapes(x, y)
         if len(x) > self.batch_size:
             raise InputError(f"stream {self.stream.name!r}: a batch of {len(x)} rows, at most {self.batch_size} fit")
-        return x, y
+        return len(x)
 
     def _check_shapes(self, x: Tensor, y: Tensor) -> None:
         if x.dim() != 2 or x.shape[1] != self.stream.columns or x.shape[:1] != y.shape or not len(x) > 0:

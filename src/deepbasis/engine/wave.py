@@ -2,16 +2,19 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from deepbasis.engine import distributed
 from deepbasis.engine.batches import Batch, Batches, Rows, Stream
+from deepbasis.engine.capture import captured, training_precision
 from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, empty_history, to_cpu
 from deepbasis.engine.compilation import compiled
+from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Build, Member, Stack
 from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.optimiser import AdamW, Schedule, clip_per_member
@@ -19,13 +22,12 @@ from deepbasis.engine.settings import Settings
 from deepbasis.gp import exact
 from deepbasis.gp.methods import OBJECTIVES
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.objectives import gaussian_nll
+from deepbasis.gp.objectives import Whole, gaussian_nll
 from deepbasis.gp.posterior import WeightPosterior
 
 log = logging.getLogger("deepbasis")
 
 _FEWEST_ROWS = 1024  # of a validation chunk, however many members there are
-_WARM_UP_STEPS = 3  # before a capture: libraries allocate their workspaces, the optimiser its state
 
 
 class Wave:
@@ -33,6 +35,9 @@ class Wave:
 
     Nothing in here mixes members: the loss is a sum over them, clipping is per member, AdamW works element by element.
     So a member that fails turns its own numbers into NaN, and no others.
+
+    Several workers that share the rows (`team`) have the same wave, with the same parameters at all times: each finds
+    the gradient of its rows, and steps with the mean over workers, which is the gradient of one worker with all rows.
     """
 
     def __init__(
@@ -44,21 +49,22 @@ class Wave:
         validation: Rows,
         settings: Settings,
         device: torch.device,
+        team: Team = ALONE,
     ) -> None:
         self.settings = settings
         self.device = device
+        self.team = team
         dtype = settings.dtype
         self.stack = Stack([build(member) for member in members], device=device, dtype=dtype)
         batch_size = len(data) if settings.exact and isinstance(data, Rows) else settings.batch_size
-        self.source: Batches = data.batches([member.seed for member in members], batch_size, device, dtype)
-        self._validation = _chunked(validation.to(device, dtype), settings.chunk_rows // len(members))
+        self.source: Batches = data.batches([member.seed for member in members], batch_size, device, dtype, team)
+        self._validation = _chunked(validation.to(device, dtype).part(team), settings.chunk_rows // len(members))
         self._validation_weight = _total_weight(validation).to(device)
         self.alpha = torch.tensor([member.alpha for member in members], device=device, dtype=dtype)
         self.beta = torch.tensor([member.beta for member in members], device=device, dtype=dtype)
         self.n = _total_weight(data).to(device, dtype)
         self.loss: Callable[[], Tensor] = self._eager_loss
         self.score: Callable[[Batch], tuple[Tensor, Tensor, Tensor]] = self._eager_score
-        self._bf16 = torch.bfloat16 if settings.precision == "bf16" else None
 
         trained = {k: p for k, p in self.stack.leaves.items() if not (settings.exact and k.startswith("posterior."))}
         self.optimiser = AdamW(
@@ -151,18 +157,26 @@ class Wave:
 
     def _eager_loss(self) -> Tensor:
         """The sum over members of their losses on the next batch: its gradient is each one's own."""
-        x, y, weight = self.source.take()
+        batch = tuple(self.source.take())
         objective = OBJECTIVES[self.settings.objective]
 
         def loss(
-            model: DeepBasisGP, alpha: Tensor, beta: Tensor, x: Tensor, y: Tensor, weight: Tensor | None, n: Tensor
+            model: DeepBasisGP,
+            alpha: Tensor,
+            beta: Tensor,
+            x: Tensor,
+            y: Tensor,
+            weight: Tensor | None,
+            whole_weight: Tensor | None,
+            n: Tensor,
         ) -> Tensor:
-            return objective(model(x), y, n, alpha, beta, weight)
+            whole = None if whole_weight is None else Whole(whole_weight, distributed.global_max)
+            return objective(model(x), y, n, alpha, beta, weight, whole)
 
         if self.source.shared:
-            losses = self.stack.map(loss, (self.alpha, self.beta), (x, y, weight, self.n))
+            losses = self.stack.map(loss, (self.alpha, self.beta), (*batch, self.n))
         else:
-            losses = self.stack.map(loss, (self.alpha, self.beta, x, y, weight), (self.n,))
+            losses = self.stack.map(loss, (self.alpha, self.beta, *batch), (self.n,))
         self._loss_sum.add_(losses.detach())
         return losses.sum()
 
@@ -173,10 +187,11 @@ class Wave:
         n = self.n.double()
         self.optimiser.zero_grad()
         squared = torch.zeros_like(self._loss_sum)
-        for x, y, weight in self.source.chunks(self.settings.chunk_rows):
+        for x, y, weight, _ in self.source.chunks(self.settings.chunk_rows):
             loss, chunk_squared = self.stack.map(_chunk_loss, (solution,), (x, y, weight))
-            (loss / n).sum().backward()
+            (loss / (n / self.team.size)).sum().backward()  # a sum over workers, of which the mean will be taken
             squared += chunk_squared
+        self.team.sum_(squared)
         losses = self.stack.map(_shared_loss, (solution,), (n,))
         (losses / n).sum().backward()
         self._loss_sum.sub_(self.stack.map(_likelihood, (solution, squared), (n,)) / n)
@@ -184,8 +199,9 @@ class Wave:
         self._solve()
 
     def _descend(self) -> None:
+        leaves = self.optimiser.leaves.values()
+        self.team.mean_gradients(leaves)
         if self.settings.clip is not None:
-            leaves = self.optimiser.leaves.values()
             clip_per_member([self.stack.with_axis(p.grad) for p in leaves if p.grad is not None], self.settings.clip)
         self.schedule.apply()
         self.optimiser.step()
@@ -194,9 +210,10 @@ class Wave:
     def _solve(self) -> None:
         """Eq. 10 at the present parameters, for the next gradient; and as q(w), which the validation predicts with."""
         total: Any = None
-        for x, y, weight in self.source.chunks(self.settings.chunk_rows):
+        for x, y, weight, _ in self.source.chunks(self.settings.chunk_rows):
             chunk = self.stack.map(_statistics, (), (x, y, weight))
             total = chunk if total is None else total.plus(chunk)
+        self.team.sum_(*total)
         solution = self.stack.map(_solution, (total,))
         if self._solution is None:
             self._solution = exact.Solution(*(part.clone() for part in solution))
@@ -213,6 +230,7 @@ class Wave:
 
         [5, E]: summed training loss, validation score, noise, pivot of a failed factorisation or 0, improved or not.
         """
+        self.team.mean_(self._loss_sum)
         score, noise, info = self._validate()
         improved = self._active & (score < self._best_score) & self._loss_sum.isfinite()
         self._best_score.copy_(torch.where(improved, score, self._best_score))
@@ -227,10 +245,11 @@ class Wave:
         for chunk in self._validation:
             score, noise, info = self.score(chunk)
             total = total + score
+        self.team.sum_(total)
         return total / self._validation_weight, noise, info
 
     def _eager_score(self, chunk: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        return self.stack.map(self._score_of_one, (), tuple(chunk))
+        return self.stack.map(self._score_of_one, (), chunk[:3])
 
     def _score_of_one(self, model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         t = model(x)
@@ -273,10 +292,10 @@ class Wave:
         step, close, reorder = self.step, self.close, self.source.reorder
         try:
             with self.training_precision():
-                self.step = self._captured(step, self._rewind)
-            self.close = self._captured(close, lambda: None)
+                self.step = captured(step, self._rewind, self.device)
+            self.close = captured(close, self.optimiser.zero_grad, self.device)
             if not self.source.shared:
-                self.source.reorder = self._captured(reorder, lambda: None)
+                self.source.reorder = captured(reorder, self.optimiser.zero_grad, self.device)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -285,46 +304,13 @@ class Wave:
             torch.cuda.synchronize(self.device)
         self.restore(before)
 
-    def _captured(self, work: Callable[[], Any], rewind: Callable[[], None]) -> Callable[[], Any]:
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP_STEPS):
-                rewind()
-                work()
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        rewind()
-        self.optimiser.zero_grad()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = work()
-
-        def replay() -> Any:
-            graph.replay()
-            return result
-
-        return replay
-
     def _rewind(self) -> None:
+        self.optimiser.zero_grad()  # a graph's gradients have their places in it
         self.source.start_epoch(0)
         self.source.advance()
 
-    @contextmanager
-    def training_precision(self) -> Iterator[None]:
-        """tf32 and bf16 hold inside this block alone."""
-        backbone: Any = self.stack.template.backbone
-        matmul: Any = torch.backends.cuda.matmul
-        before = matmul.allow_tf32
-        if self.settings.precision == "tf32":
-            matmul.allow_tf32 = True
-        if hasattr(backbone, "autocast"):
-            backbone.autocast = self._bf16
-        try:
-            yield
-        finally:
-            matmul.allow_tf32 = before
-            if hasattr(backbone, "autocast"):
-                backbone.autocast = None
+    def training_precision(self) -> AbstractContextManager[None]:
+        return training_precision(self.settings.precision, self.stack.template.backbone)
 
     # ---- memory ------------------------------------------------------------------------------------------------
 
@@ -393,11 +379,11 @@ def _posterior_parameters(model: DeepBasisGP, solution: exact.Solution) -> dict[
     return WeightPosterior.parameters_of(solution.w, model.noise().double() * solution.Lambda_inv)
 
 
-def _chunked(data: Rows, rows: int) -> list[Batch]:
+def _chunked(data: Batch, rows: int) -> list[Batch]:
     """Chunks of one size, so that one compilation serves them all; the last is filled up with rows of weight 0."""
-    rows = min(max(rows, _FEWEST_ROWS), len(data))
+    rows = min(max(rows, _FEWEST_ROWS), len(data.y))
     weight = torch.ones_like(data.y) if data.weight is None else data.weight
-    missing = -len(data) % rows
+    missing = -len(data.y) % rows
     x = torch.cat([data.x, data.x[:1].expand(missing, -1)])
     y = torch.cat([data.y, data.y[:1].expand(missing)])
     weight = torch.cat([weight, weight.new_zeros(missing)])

@@ -26,7 +26,7 @@ PAPER, SAFE = "paper", "duplicate-safe"
 SENSITIVE = ("pol", "keggdirected")
 """The paper shows the sensitivity to alpha and beta on these, over ten seeds."""
 
-_COMPILE_MEMBERS = 40  # from here on compiling pays for itself on a GPU, over 400 epochs
+_COMPILE_EPOCHS = 100  # from here on compiling pays for itself on a GPU
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _part(folder: Folder, name: str, job: _Job, data_dir: Path | None) -> Part |
             job.method,
             epochs=job.size.epochs,
             precision="tf32" if on_gpu else "float32",
-            compile=on_gpu and len(job.members) >= _COMPILE_MEMBERS,
+            compile=on_gpu and job.size.epochs >= _COMPILE_EPOCHS,
         )
         done = fit(
             job.reading.build(job.method, data.train.x.shape[1], rank=job.size.rank, width=job.size.width),

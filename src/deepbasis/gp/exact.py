@@ -25,6 +25,8 @@ from deepbasis.gp.posterior import WeightPosterior
 Weight = Float[Tensor, " b"] | None
 Chunks = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 """Called once a pass: the rows of the data set as (x [b, d], y [b]), in the same order each time."""
+AddUp = Callable[..., None]
+"""Takes tensors and makes each, in place, the sum of what all processes have; for rows that are spread over them."""
 
 
 class Statistics(NamedTuple):
@@ -144,13 +146,15 @@ def accumulate_gradient(model: DeepBasisGP, chunks: Chunks) -> float:
 
 
 @torch.no_grad()
-def posterior(model: DeepBasisGP, chunks: Chunks) -> tuple[Statistics, Solution]:
+def posterior(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = None) -> tuple[Statistics, Solution]:
     """Statistics of all chunks, and Eq. 10 (Algorithm 2, line 2)."""
-    total: Statistics | None = None
+    nothing = model.noise().new_zeros(0)
+    total = statistics(nothing.view(0, model.posterior.rank), nothing)
     for x, y in chunks():
-        chunk = statistics(model.basis(x), y - model.mean)
-        total = chunk if total is None else total.plus(chunk)
-    if total is None or not bool(total.n > 0):
+        total = total.plus(statistics(model.basis(x), y - model.mean))
+    if add_up is not None:
+        add_up(*total)
+    if not bool(total.n > 0):
         raise NumericalError("exact inference needs at least one row, the data set has none")
     solution = solve(total, model.noise())
     if int(solution.info) or not bool(solution.w.isfinite().all()):
@@ -163,11 +167,11 @@ def posterior(model: DeepBasisGP, chunks: Chunks) -> tuple[Statistics, Solution]
 
 
 @torch.no_grad()
-def fit_posterior(model: DeepBasisGP, chunks: Chunks) -> None:
+def fit_posterior(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = None) -> None:
     """Give the model the closed-form posterior of Eq. 10 as its q(w); it then predicts as in Algorithm 2."""
     if not isinstance(model.posterior, WeightPosterior):
         raise InputError("exact inference needs a model with a distribution over its weights; a DNN has point weights")
-    _, solution = posterior(model, chunks)
+    _, solution = posterior(model, chunks, add_up)
     model.posterior.set_(solution.w, model.noise().double() * solution.Lambda_inv)
 
 

@@ -8,6 +8,7 @@ last bit; the order of the rows has no influence either.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,23 +83,60 @@ def fit_encoding(column: Column, weight: Array | None) -> Encoding:
     """What the rows (each of positive weight) say about the column."""
     missing = column.missing
     if missing.all():
-        raise InputError(f"X: {column.label} has no values at all (in rows of positive weight); drop it or fill it in")
+        raise no_values(column.label)
     present = ~missing
     values = column.values[present]
     mass_of = None if weight is None else weight[present]
     if column.kind == "categorical":
-        return _fit_categories(column, values, mass_of, bool(missing.any()))
+        positions, mass = masses(values, mass_of)
+        check_identifier(column.label, len(positions), len(values), float(mass.sum()), column.example())
+        counts = {column.categories[position]: one for position, one in zip(positions, mass, strict=True)}
+        return category_encoding(counts, bool(missing.any()))
     distinct, mass = masses(values, mass_of)
-    spread = 0.0 if len(distinct) == 1 else float(distinct[-1] / 2 - distinct[0] / 2)  # halved: no overflow
-    varies = spread > 4 * float(np.finfo(np.float64).eps) * float(np.abs(distinct).max())  # more than rounding
-    if column.kind == "boolean":
-        fill = 2 * quantile(distinct, mass, 0.5) - 1
-        return Encoding("boolean", bool(missing.any()), varies, 0.5, 0.5, fill)
-    center, scale = _center_and_scale(distinct, mass)
-    phases: tuple[str, ...] = ()
-    if column.kind == "datetime":
-        phases = tuple(name for name, steps in _steps(distinct).items() if len(np.unique(steps)) > 1)
-    return Encoding(column.kind, bool(missing.any()), varies, center, scale, phases=phases)
+    phases = phases_that_vary(phase_ranges(distinct)) if column.kind == "datetime" else ()
+    return number_encoding(column.kind, distinct, mass, bool(missing.any()), phases)
+
+
+def no_values(label: str) -> InputError:
+    return InputError(f"X: {label} has no values at all (in rows of positive weight); drop it or fill it in")
+
+
+def number_encoding(
+    kind: str,
+    distinct: Array,
+    mass: Array,
+    missing: bool,
+    phases: tuple[str, ...],
+    ends: tuple[float, float] | None = None,
+    std: float | None = None,
+) -> Encoding:
+    """Of a column of numbers, from its distribution: values in ascending order, and their weights.
+
+    `ends` and `std` are the smallest and largest value and the standard deviation where the distribution is that of a
+    sketch, which does not know them exactly.
+    """
+    low, high = ends or (float(distinct[0]), float(distinct[-1]))
+    rounding = 4 * float(np.finfo(np.float64).eps) * max(abs(low), abs(high))
+    varies = high / 2 - low / 2 > rounding  # halved: no overflow
+    if kind == "boolean":
+        return Encoding("boolean", missing, varies, 0.5, 0.5, 2 * quantile(distinct, mass, 0.5) - 1)
+    center, scale = _center_and_scale(distinct, mass, std)
+    return Encoding(kind, missing, varies, center, scale, phases=phases)
+
+
+def category_encoding(counts: Mapping[str, float], missing: bool, more: bool = False) -> Encoding:
+    """Of a column of text, from the weight of each category; `more`: there are others, too rare to be counted."""
+    ranked = [name for _, name in sorted((-count, name) for name, count in counts.items())]
+    kept, other = tuple(ranked[:MAX_CATEGORIES]), more or len(ranked) > MAX_CATEGORIES
+    return Encoding("categorical", missing, missing or other or len(ranked) > 1, categories=kept, other=other)
+
+
+def check_identifier(label: str, distinct: int, rows: int, mass: float, example: str) -> None:
+    if distinct > HOPELESS_CATEGORIES and distinct > max(rows, mass) / 2:
+        raise InputError(
+            f"X: {label} has {distinct} different texts in {rows} rows, {example}: it looks like an identifier; drop "
+            "it, or convert it if it holds dates (pandas.to_datetime) or numbers (pandas.to_numeric)"
+        )
 
 
 def masses(values: Array, weight: Array | None) -> tuple[Array, Array]:
@@ -131,27 +169,23 @@ def mean_and_std(distinct: Array, mass: Array) -> tuple[float, float]:
     return mean * unit, math.sqrt(variance) * unit
 
 
-def _center_and_scale(distinct: Array, mass: Array) -> tuple[float, float]:
+def _center_and_scale(distinct: Array, mass: Array, std: float | None) -> tuple[float, float]:
     """The median, and the interquartile range over a normal's; where that is 0, the standard deviation."""
     low, center, high = (quantile(distinct, mass, q) for q in (0.25, 0.5, 0.75))
-    scale = (high / _NORMAL_IQR - low / _NORMAL_IQR) or mean_and_std(distinct, mass)[1] or 1.0
+    scale = high / _NORMAL_IQR - low / _NORMAL_IQR
+    if scale == 0.0:
+        scale = (mean_and_std(distinct, mass)[1] if std is None else std) or 1.0
     limits = np.finfo(np.float64)
     return center, min(max(scale, float(limits.tiny)), float(limits.max))
 
 
-def _fit_categories(column: Column, codes: Array, weight: Array | None, missing: bool) -> Encoding:
-    positions, mass = masses(codes, weight)
-    rows = max(len(codes), float(mass.sum()))
-    if len(positions) > HOPELESS_CATEGORIES and len(positions) > rows / 2:
-        raise InputError(
-            f"X: {column.label} has {len(positions)} different texts in {len(codes)} rows, {column.example()}: it "
-            "looks like an identifier; drop it, or convert it if it holds dates (pandas.to_datetime) or numbers "
-            "(pandas.to_numeric)"
-        )
-    names = [column.categories[position] for position in positions]
-    ranked = [name for _, name in sorted(zip(-mass, names, strict=True))]
-    kept, other = tuple(ranked[:MAX_CATEGORIES]), len(ranked) > MAX_CATEGORIES
-    return Encoding("categorical", missing, missing or len(ranked) > 1, categories=kept, other=other)
+def phase_ranges(seconds: Array) -> Array:
+    """[phases, 2]: the first and the last step that these moments have in each cycle."""
+    return np.array([(steps.min(), steps.max()) for steps in _steps(seconds).values()], dtype=np.int64)
+
+
+def phases_that_vary(ranges: Array) -> tuple[str, ...]:
+    return tuple(name for name, (first, last) in zip(PHASES, ranges, strict=True) if first != last)
 
 
 def _steps(seconds: Array) -> dict[str, Array]:

@@ -70,16 +70,21 @@ def read_column(table: Any, position: int, expected: str | None = None) -> Colum
         column = _array_column(f"column {position}", table[:, position], expected)
     else:
         column = _series_column(f"column {table.columns[position]!r}", table.iloc[:, position], expected)
-    if column.kind != "categorical":
-        infinite = np.isinf(column.values)
-        if infinite.any():
-            raise InputError(
-                f"X: {column.label} has {int(infinite.sum())} infinite value(s) (inf), the first in row "
-                f"{int(np.argmax(infinite))}; remove those rows, or make the cells missing (NaN)"
-            )
+    refuse_infinite(column)
     if column.kind != MISSING and column.missing.all():
         return missing_column(column.label, len(column.values))
     return column
+
+
+def refuse_infinite(column: Column) -> None:
+    if column.kind == "categorical":
+        return
+    infinite = np.isinf(column.values)
+    if infinite.any():
+        raise InputError(
+            f"X: {column.label} has {int(infinite.sum())} infinite value(s) (inf), the first in row "
+            f"{int(np.argmax(infinite))}; remove those rows, or make the cells missing (NaN)"
+        )
 
 
 def some_rows(table: Any, start: int, stop: int) -> Any:

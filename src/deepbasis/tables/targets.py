@@ -40,8 +40,12 @@ class TargetScaler:
             weight = check_weight(weight, len(y))
             y, weight = y[weight > 0], weight[weight > 0]
         distinct, mass = masses(y, weight)
-        mean, std = mean_and_std(distinct, mass)
-        constant = std <= max(_ROUNDING * float(np.abs(distinct).max()), 1 / _LARGEST)
+        return cls.of(*mean_and_std(distinct, mass), float(np.abs(distinct).max()))
+
+    @classmethod
+    def of(cls, mean: float, std: float, largest: float) -> TargetScaler:
+        """From the moments of y and the largest |y|."""
+        constant = std <= max(_ROUNDING * largest, 1 / _LARGEST)
         return cls(mean, 1.0 if constant else std)
 
     def transform(self, y: Any) -> Floats:

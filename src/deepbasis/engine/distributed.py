@@ -1,0 +1,255 @@
+"""Several workers, one run: the few collectives that training and statistics need, which do nothing for one worker.
+
+A worker is a process that `torchrun` has started. CPU tensors and Python objects go through gloo, CUDA tensors through
+NCCL. What one worker calls here all must call, in the same order.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from deepbasis.errors import InputError
+
+T = TypeVar("T")
+
+_SECONDS_BETWEEN_AGREEMENTS = 0.2
+_PATIENCE = timedelta(days=30)  # one worker may have members to train long after the others have ended
+
+
+@dataclass(frozen=True)
+class Team:
+    """The workers of a run, seen by one of them."""
+
+    rank: int = 0
+    size: int = 1
+    group: Any = None
+    """A gloo group for what is on the CPU; None for a worker alone, whose collectives do nothing."""
+
+    @property
+    def alone(self) -> bool:
+        return self.group is None
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the worker that writes files and speaks."""
+        return self.rank == 0
+
+    def share(self, rows: int) -> int:
+        """How many of so many rows are a worker's; the last one's may be fewer, or none."""
+        return -(-rows // self.size)
+
+    # ---- tensors -----------------------------------------------------------------------------------------------
+
+    def sum_(self, *tensors: Tensor) -> None:
+        """Make each tensor the sum of what all workers have: one all-reduce for all of a dtype."""
+        if self.alone:
+            return
+        for dtype in {tensor.dtype: None for tensor in tensors}:
+            _sum_as_one([tensor for tensor in tensors if tensor.dtype == dtype])
+
+    def mean_(self, *tensors: Tensor) -> None:
+        """Make each tensor, all of one dtype, the mean of what all workers have: one all-reduce."""
+        if not self.alone:
+            _sum_as_one(list(tensors), 1.0 / self.size)
+
+    def mean_gradients(self, leaves: Iterable[Tensor]) -> None:
+        self.mean_(*(leaf.grad for leaf in leaves if leaf.grad is not None))
+
+    def begin_sum(self, value: float) -> Callable[[], float]:
+        """Start to add up a number over workers; the function that comes back waits for the sum."""
+        if self.alone:
+            return lambda: value
+        tensor = torch.tensor([value], dtype=torch.float64)
+        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+
+        def end() -> float:
+            work.wait()
+            return float(tensor)
+
+        return end
+
+    # ---- agreement ---------------------------------------------------------------------------------------------
+
+    def agree(self, flag: bool) -> bool:
+        """Whether the flag is set at any worker."""
+        return flag if self.alone else _largest_of([float(flag)], self.group)[0] > 0.0
+
+    def now_and_then(self, flag: Callable[[], bool]) -> Callable[[], bool]:
+        """`flag` as a function that all workers may call between steps, with the same answer for all."""
+        return flag if self.alone else _NowAndThen(flag, self.group)
+
+    def barrier(self) -> None:
+        self.agree(False)
+
+    # ---- objects -----------------------------------------------------------------------------------------------
+
+    def broadcast_object(self, value: T) -> T:
+        """What the first worker has, for all."""
+        if self.alone:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, group=self.group, group_src=0)
+        return values[0]
+
+    def gather_objects(self, value: T) -> list[T]:
+        """What every worker has, in their order, for all."""
+        if self.alone:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+    def from_first(self, work: Callable[[], T]) -> T:
+        """Let the first worker do something, and give what it came to to all: a result, or an error to raise."""
+        if self.alone:
+            return work()
+        result: Any = None
+        error: Exception | None = None
+        if self.first:
+            try:
+                result = work()
+            except Exception as caught:
+                error = caught
+        result, error = self.broadcast_object((result, error))
+        if error is not None:
+            raise error
+        return result
+
+
+ALONE = Team()
+
+_team = ALONE
+
+
+def start(device: str = "auto") -> Team:
+    """The team that `torchrun` has made this process a part of; `ALONE` if it has not, or if there is one worker.
+
+    On a machine with GPUs each worker takes the one of its local rank, unless `device` is "cpu". A second call returns
+    the same team.
+    """
+    global _team
+    if not _team.alone:
+        return _team
+    if not dist.is_available() or not (dist.is_initialized() or _launched()):
+        return ALONE
+    if not dist.is_initialized():
+        dist.init_process_group(_backend(device))
+    if dist.get_world_size() > 1:
+        _team = Team(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=_PATIENCE))
+    return _team
+
+
+def stop() -> None:
+    """Leave the team."""
+    global _team
+    _team = ALONE
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _launched() -> bool:
+    """Whether the environment is what torchrun, or something like it, gives a worker among others."""
+    known = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+    return known and os.environ["WORLD_SIZE"] != "1"
+
+
+def _backend(device: str) -> str:
+    if device == "cpu" or not torch.cuda.is_available() or not dist.is_nccl_available():
+        return "gloo"
+    local, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if local >= gpus:
+        raise InputError(
+            f"{local + 1} or more workers were started on a machine with {gpus} GPU{'s' * (gpus > 1)}: a worker needs "
+            f"one of its own; use --nproc-per-node {gpus}, or --device cpu"
+        )
+    torch.cuda.set_device(local)
+    return "cpu:gloo,cuda:nccl"
+
+
+@torch.no_grad()
+def _sum_as_one(tensors: list[Tensor], scale: float | None = None) -> None:
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    if scale is not None:
+        flat.mul_(scale)
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
+def _largest_of(values: list[float], group: Any) -> list[float]:
+    tensor = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX, group=group)
+    return tensor.tolist()
+
+
+class _NowAndThen:
+    """Asks the others at a few of its calls alone: a question costs as much as a small step.
+
+    How long it was since the last question is the answer of all as well, so that all leave out the same calls.
+    """
+
+    def __init__(self, flag: Callable[[], bool], group: Any) -> None:
+        self._flag, self._group = flag, group
+        self._asked = time.monotonic()
+        self._every, self._calls = 1, 0
+        self._set = False
+
+    def __call__(self) -> bool:
+        self._calls += 1
+        if self._set or self._calls < self._every:
+            return self._set
+        now = time.monotonic()
+        answer, seconds = _largest_of([float(self._flag()), now - self._asked], self._group)
+        self._asked, self._calls, self._set = now, 0, answer > 0.0
+        wanted = int(self._every * _SECONDS_BETWEEN_AGREEMENTS / max(seconds, 1e-6))
+        self._every = max(1, min(wanted, 2 * self._every))
+        return self._set
+
+
+# ---- the maximum over all workers' rows, as operators that torch.compile, vmap and CUDA graphs take as they are ---
+
+
+@torch.library.custom_op("deepbasis::global_max", mutates_args=())
+def _global_max(local: Tensor) -> Tensor:
+    largest = local.clone()
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return largest
+
+
+@torch.library.custom_op("deepbasis::global_sum", mutates_args=())
+def _global_sum(local: Tensor) -> Tensor:
+    total = local.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def _keep_owner(context: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    context.save_for_backward(inputs[0] == output)
+
+
+def _to_the_owner(context: Any, gradient: Tensor) -> Tensor:
+    """The maximum is everybody's, so its gradient is the sum of all; it belongs to the row that is the largest."""
+    (owner,) = context.saved_tensors
+    total, owners = _global_sum(torch.stack([gradient, owner.to(gradient.dtype)]))
+    return torch.where(owner, total / owners, 0.0)  # equal maxima at several workers share it
+
+
+_global_max.register_fake(torch.empty_like)
+_global_sum.register_fake(torch.empty_like)
+_global_max.register_autograd(_to_the_owner, setup_context=_keep_owner)
+_global_max.register_vmap(lambda info, axes, local: (_global_max(local), axes[0]))  # all members' in one all-reduce
+
+
+def global_max(local: Tensor) -> Tensor:
+    """The largest of all workers' values, element by element, with the gradient that one process would find.
+
+    torch's own differentiable all-reduce goes backwards by the operation it went forwards by, a maximum of gradients.
+    """
+    return _global_max(local)

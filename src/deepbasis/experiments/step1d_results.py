@@ -1,0 +1,144 @@
+"""What the tables and figures of the 1-D example are made of: the parts that are there, by method, n and rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepbasis.datasets.step1d import Draw
+from deepbasis.experiments.parts import Part, summary
+
+GRID = torch.linspace(-1.0, 1.0, 401)
+"""Where kernels, bases and predictions are recorded."""
+
+DPPGP, EXACT_DBK, EXACT_RBF, EXACT_DKL = "dbk-silu", "dbk-silu-exact", "rbf-exact", "dkl-exact"
+METHODS: Mapping[str, str] = {
+    EXACT_RBF: "RBF (exact)",
+    EXACT_DKL: "DKL (exact)",
+    EXACT_DBK: "DBK (exact)",
+    DPPGP: "DBK (dPPGP)",
+}
+"""In the order of Fig. 1."""
+
+SCORES = ("mae", "nll", "crps", "effective_rank")
+"""One for every seed."""
+TIMES = ("step_ms", "eval_ms")
+"""One for all seeds."""
+
+SHOWN_RANKS = (1, 2, 8, 64)
+"""Of the kernels, bases and predictions in Fig. 5 and its appendix."""
+
+PAPER_NLL: Mapping[int, float] = {1: 0.126, 2: -0.192, 8: -0.215, 64: -0.225}
+"""By rank, from the captions of the appendix: of the run that was best on the test rows, of 10. All else is drawn only."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A part, read."""
+
+    part: Part
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return self.part.values
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        records: list[dict[str, Any]] = self.values["records"]
+        return records
+
+    def over_seeds(self, score: str) -> list[float]:
+        """Of the seeds that came to something."""
+        return [record[score] for record in self.records if record.get(score) is not None]
+
+    def statistic(self, metric: str) -> tuple[float, float | None] | None:
+        """Mean and standard deviation over seeds; a time has no deviation. None if there is nothing."""
+        if metric in TIMES:
+            time = self.values.get(metric)
+            return None if time is None else (float(time), None)
+        values = self.over_seeds(metric)
+        return summary(values) if values else None
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The record of the run with the best validation NLL."""
+        k = self.values["best"]
+        return None if k is None else self.records[k]
+
+    @property
+    def mean(self) -> Tensor:
+        """On the grid, of the best run; as is `std`."""
+        return self._of_the_best("mean")
+
+    @property
+    def std(self) -> Tensor:
+        return self._of_the_best("std")
+
+    @property
+    def kernel(self) -> Tensor:
+        """On the grid, of the best run."""
+        arrays = self.part.arrays
+        return arrays["K"] if "K" in arrays else arrays["phi"] @ arrays["phi"].mT
+
+    @property
+    def basis(self) -> Tensor:
+        return self.part.arrays["phi"]
+
+    def _of_the_best(self, name: str) -> Tensor:
+        rows = self.part.arrays[name]
+        return rows[self.values["best"]] if len(rows) > 1 else rows[0]
+
+
+@dataclass
+class StudyResults:
+    """At one amplitude."""
+
+    amplitude: float
+    oracle: dict[str, float]
+    """Its scores on the test rows."""
+    shown: Draw
+    """The training rows that the figures show."""
+    sizes: dict[str, dict[int, Fit]] = field(default_factory=lambda: {method: {} for method in METHODS})
+    """By method and n."""
+    by_rank: dict[int, Fit] = field(default_factory=dict)
+    missing: int = 0
+    """Parts that were left out."""
+
+    def add_size(self, method: str, n: int, part: Part | None) -> None:
+        self._add(self.sizes[method], n, part)
+
+    def add_rank(self, rank: int, part: Part | None) -> None:
+        self._add(self.by_rank, rank, part)
+
+    def at(self, n: int) -> dict[str, Fit]:
+        """The methods that there are at this n, in the order of Fig. 1."""
+        return {method: fits[n] for method, fits in self.sizes.items() if n in fits}
+
+    def every_n(self) -> list[int]:
+        return sorted({n for fits in self.sizes.values() for n in fits})
+
+    def fits(self) -> Iterator[Fit]:
+        for fits in self.sizes.values():
+            yield from fits.values()
+        yield from self.by_rank.values()
+
+    def _add(self, place: dict[int, Fit], key: int, part: Part | None) -> None:
+        if part is None:
+            self.missing += 1
+        else:
+            place[key] = Fit(part)
+
+
+@dataclass
+class Results:
+    focus: int
+    """n of Fig. 1 and Fig. 5."""
+    quick: bool
+    studies: list[StudyResults] = field(default_factory=list)
+
+    def parts(self) -> list[Part]:
+        return [fit.part for study in self.studies for fit in study.fits()]
