@@ -73,3 +73,48 @@ def test_without_noise_the_target_is_the_mean():
 def test_arguments_that_cannot_be(n, amplitude, words):
     with pytest.raises(InputError, match=words):
         step1d.draw(n, amplitude=amplitude)
+
+
+@pytest.mark.parametrize("amplitude", [step1d.AMPLITUDE, step1d.PRINTED_AMPLITUDE])
+def test_the_oracles_scores_are_those_of_normal_noise(amplitude):
+    """With s = a |sin 10x|: E|y - mu| = sqrt(2 / pi) E s, and the CRPS of a Gaussian for its own draws is E s / sqrt(pi)."""
+    mean_std = amplitude * quad(lambda x: abs(math.sin(10 * x)), 0, 1, limit=200)[0]
+    scores = step1d.oracle_scores(drawn(200_000, amplitude), amplitude)
+    assert scores["mae"] == pytest.approx(math.sqrt(2 / math.pi) * mean_std, rel=0.01)
+    assert scores["crps"] == pytest.approx(mean_std / math.sqrt(math.pi), rel=0.01)
+    assert scores["nll"] == pytest.approx(
+        float(metrics.nll(step1d.oracle(drawn(200_000, amplitude).x, amplitude), drawn(200_000, amplitude).y))
+    )
+
+
+def test_nobody_beats_the_oracle():
+    rows = drawn(50_000)
+    known = step1d.oracle_scores(rows)
+    oracle = step1d.oracle(rows.x)
+    wider = type(oracle)(oracle.mean, 1.2 * oracle.variance)
+    elsewhere = type(oracle)(oracle.mean + 0.05, oracle.variance + 0.01)
+    for other in (wider, elsewhere):
+        scores = metrics.evaluate(other, rows.y)
+        assert scores["nll"] > known["nll"]
+        assert scores["crps"] > known["crps"]
+
+
+def test_the_experiments_rows_are_the_same_for_every_method_and_amplitude():
+    data = step1d.experiment_data(training=300, validation=20, test=10, seed=4)
+    again = step1d.experiment_data(training=300, validation=20, test=10, seed=4)
+    assert [len(rows.x) for rows in data] == [300, 20, 10]
+    assert all(torch.equal(mine.y, theirs.y) for mine, theirs in zip(data, again, strict=True))
+    assert not bool(torch.isin(data.test.x, data.training.x).all())
+    louder = step1d.experiment_data(training=300, validation=20, test=10, seed=4, amplitude=2.0)
+    for quiet, loud in zip(data, louder, strict=True):
+        assert torch.equal(quiet.x, loud.x)
+        mean = step1d.true_mean(quiet.x[:, 0])
+        torch.testing.assert_close(5.0 * (quiet.y - mean), loud.y - mean, atol=1e-5, rtol=1e-4)
+    other = step1d.experiment_data(training=300, validation=20, test=10, seed=5)
+    assert not torch.equal(data.test.x, other.test.x)
+
+
+def test_smaller_sets_are_part_of_larger_ones():
+    rows = drawn(50)
+    assert torch.equal(rows.first(20).x, rows.first(30).first(20).x)
+    assert torch.equal(rows.first(20).y, rows.y[:20])

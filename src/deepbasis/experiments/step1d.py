@@ -205,7 +205,7 @@ class _Laboratory:
             record["effective_rank"] = None if spectrum is None else float(metrics.effective_rank(spectrum))
         best = min(usable, key=lambda k: records[k]["validation"], default=None)
         predictions = run.predict(self.grid, self.device)
-        values = {"records": records, "best": best, "epochs": run.settings.epochs, "training_seconds": run.seconds}
+        values = {"records": records, "best": best, "epochs": run.settings.epochs, "exact": run.settings.exact}
         arrays = {"mean": torch.stack([p.mean for p in predictions]), "std": torch.stack([p.std for p in predictions])}
         return values, arrays if best is None else {**arrays, "phi": bases[best]}
 
@@ -237,27 +237,17 @@ class _Laboratory:
         settings = {**self._common(n), "steps": plan.gp_steps, "seconds": plan.gp_seconds, "width": WIDTH}
 
         def compute() -> Content:
-            from deepbasis.experiments.exact_gpytorch import Budget, Rates, fit
+            from deepbasis.experiments.exact_gpytorch import Budget, Rates, Task, fit
 
-            rates = Rates(noise_learning_rate=READING.noise_learning_rate)
-            budget = Budget(plan.gp_seconds, plan.gp_steps, plan.seeds)
-            on_device = [
-                rows.to(self.device, torch.float32)
-                for rows in (Rows(*self.data.training.first(n)), self.validation, self.test)
-            ]
+            here = (Rows(*self.data.training.first(n)), self.validation, self.test)
+            data, validation, test = (rows.to(self.device, torch.float32) for rows in here)
             grid = self.grid.to(self.device)
-            result = fit(deep, *on_device, grid, budget, rates, width=WIDTH)
-            drawn = result.best.prediction(grid)
-            best = min(range(len(result.records)), key=lambda k: result.records[k]["validation"])
-            values = {
-                "records": result.records,
-                "best": best,
-                "step_ms": result.step_ms,
-                "eval_ms": result.eval_ms,
-                "eval_again_ms": result.eval_again_ms,
-                "unconverged": result.unconverged,
-            }
-            return values, {"mean": drawn.mean[None], "std": drawn.std[None], "K": result.best.kernel(grid)}
+            budget = Budget(plan.gp_seconds, plan.gp_steps, plan.seeds)
+            rates = Rates(noise_learning_rate=READING.noise_learning_rate)
+            result = fit(Task(data, validation, test, grid), budget, rates, width=WIDTH if deep else None)
+            named = ("records", "best", "step_ms", "eval_ms", "eval_again_ms", "unconverged")
+            values = {name: getattr(result, name) for name in named}
+            return values, {"mean": result.drawn.mean[None], "std": result.drawn.std[None], "K": result.K}
 
         try:
             return self.folder.part(name, settings, compute)

@@ -59,7 +59,7 @@ def example(results: Results, study: StudyResults) -> Any:
     page = plots.new_figure(3.3 * len(fits) + 0.9, 8.6)
     axes: Any = page.subplots(3, len(fits), height_ratios=[1.2, 1.0, 0.55], squeeze=False)
     for (method, fit), (top, middle, bottom) in zip(fits.items(), axes.T, strict=True):
-        top.set_title(METHODS[method], fontsize=13, fontweight="bold", color=STYLE[method][0])
+        top.set_title(METHODS[method], fontsize=13, fontweight="bold")
         _kernel(top, fit)
         _band(middle, fit, study)
         _scores(bottom, fit, first=bottom is axes[2, 0])
@@ -68,7 +68,7 @@ def example(results: Results, study: StudyResults) -> Any:
     for ax in axes[:2, 1:].flat:
         ax.tick_params(labelleft=False)
     _colour_bar(page, axes[0, :])
-    _band_legend(page, axes[1, 0], f"n = {results.focus:,}, noise of amplitude {study.amplitude:g}")
+    _band_legend(page, axes[1, 0], f"n = {results.focus:,}, noise of amplitude {study.amplitude:g}", study)
     return page
 
 
@@ -116,8 +116,11 @@ def scaling(study: StudyResults) -> Any:
         if metric in study.oracle:
             ax.axhline(study.oracle[metric], color=plots.INK, linewidth=0.9, linestyle=_DASHED, label="oracle")
         else:
-            ax.set_yscale("log")
+            _log_axis(ax)
         ax.set_xscale("log")
+        sizes = study.every_n()
+        ax.set_xticks(sizes, [_thousands(n) for n in sizes], rotation=45 if len(sizes) > 5 else 0)
+        ax.minorticks_off()
         ax.set_title(title, fontsize=12)
         ax.set_xlabel("training rows n")
         ax.grid(axis="y", color="#e6e6e6", linewidth=0.6)
@@ -126,6 +129,21 @@ def scaling(study: StudyResults) -> Any:
     title = f"noise of amplitude {study.amplitude:g}; bands: ± 1 std over seeds"
     page.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False, title=title)
     return page
+
+
+def _log_axis(ax: Any) -> None:
+    """Numbers at 1, 2, 5, 10, ...: as they are, not as powers."""
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+    ax.set_yscale("log")
+    low, high = ax.dataLim.intervaly
+    ax.set_ylim(low / 1.6, high * 1.6)
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100.0 * low else (1.0,)))
+    ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+
+
+def _thousands(n: int) -> str:
+    return f"{n // 1000}k" if n % 1000 == 0 else str(n)
 
 
 # ---- Fig. 5 and its appendix -----------------------------------------------------------------------------------
@@ -137,7 +155,8 @@ def by_rank(study: StudyResults) -> Any:
     shown = {rank: fits[rank] for rank in SHOWN_RANKS if rank in fits}
     if not shown:
         return None
-    page = plots.new_figure(2.5 * len(shown) + 5.2, 3.6)
+    page = plots.new_figure(2.5 * len(shown) + 5.4, 3.6)
+    page.get_layout_engine().set(wspace=0.06)
     axes: Any = page.subplots(1, len(shown) + 1, width_ratios=[1.0] * len(shown) + [1.55])
     for ax, (rank, fit) in zip(axes, shown.items(), strict=False):
         _kernel(ax, fit)
@@ -165,7 +184,8 @@ def _nll_over_rank(ax: Any, study: StudyResults, fits: dict[int, Fit]) -> None:
     ax.set_xticks(list(statistics), [str(rank) for rank in statistics])
     ax.set(xlabel="rank r", ylabel="test NLL, nats a row")
     ax.set_title(f"noise of amplitude {study.amplitude:g}", fontsize=12)
-    ax.legend(frameon=False, fontsize=9)
+    handles, labels = ax.get_legend_handles_labels()
+    ax.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9)
 
 
 def bases(study: StudyResults) -> Any:
@@ -185,7 +205,9 @@ def bases(study: StudyResults) -> Any:
     axes[1, 0].set_ylabel("y")
     for ax in axes[1, 1:]:
         ax.tick_params(labelleft=False)
-    _band_legend(page, axes[1, 0], f"noise of amplitude {study.amplitude:g}; the run with the best validation NLL")
+    _band_legend(
+        page, axes[1, 0], f"noise of amplitude {study.amplitude:g}; the run with the best validation NLL", study
+    )
     return page
 
 
@@ -221,13 +243,13 @@ def _band(ax: Any, fit: Fit, study: StudyResults) -> None:
     ax.set_xlabel("x")
 
 
-def _band_legend(page: Any, ax: Any, title: str) -> None:
+def _band_legend(page: Any, ax: Any, title: str, study: StudyResults) -> None:
     handles, labels = ax.get_legend_handles_labels()
     drawn = dict(zip(labels, handles, strict=True))
     wanted = ["data", "prediction: mean ± 2 std", "oracle: mean ± 2 std"]
     page.legend(
         [drawn[label] for label in wanted],
-        wanted,
+        [*wanted[:2], f"{wanted[2]} (test NLL {_signed(study.oracle['nll'], 3)})"],
         loc="outside upper center",
         ncols=3,
         frameon=False,

@@ -33,7 +33,7 @@ SHOWN_RANKS = (1, 2, 8, 64)
 """Of the kernels, bases and predictions in Fig. 5 and its appendix."""
 
 PAPER_NLL: Mapping[int, float] = {1: 0.126, 2: -0.192, 8: -0.215, 64: -0.225}
-"""By rank, from the captions of the appendix: of the run that was best on the test rows, of 10. All else is drawn only."""
+"""By rank, from the captions of the appendix: the best of 10 runs on the test rows. All other values are only drawn."""
 
 
 @dataclass(frozen=True)

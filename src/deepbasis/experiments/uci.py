@@ -23,8 +23,6 @@ from deepbasis.experiments.parts import Content, Folder, Part
 from deepbasis.experiments.protocol import FAST_LOG, READINGS, Reading, grid
 
 PAPER, SAFE = "paper", "duplicate-safe"
-SENSITIVE = ("pol", "keggdirected")
-"""The paper shows the sensitivity to alpha and beta on these, over ten seeds."""
 
 _COMPILE_EPOCHS = 100  # from here on compiling pays for itself on a GPU
 
@@ -106,7 +104,11 @@ def _table_parts(folder: Folder, split: str, size: Size, data_dir: Path | None) 
         # Where no row has a copy the two splits are one, and so are their parts.
         own = split == PAPER or has_copies(name, size, data_dir)
         for method in METHODS:
-            more = size.sensitivity_seeds if (name, method) in [(s, "dbk-silu") for s in SENSITIVE] else size.seeds
+            more = (
+                size.sensitivity_seeds
+                if (name, method) in [(s, "dbk-silu") for s in uci_report.SENSITIVE]
+                else size.seeds
+            )
             members = grid(method, range(more if split == PAPER else size.seeds))
             part = _part(
                 folder,
