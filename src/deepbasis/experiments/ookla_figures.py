@@ -30,7 +30,7 @@ Group = Mapping[str, Part]
 
 def write(folder: Folder, parts: Sequence[Part]) -> None:
     """Every figure that these parts allow."""
-    groups = _grouped(parts)
+    groups = grouped(parts)
     if groups:
         folder.write("interval_widths.png", plots.png(interval_widths(groups)))
     for name in dict.fromkeys(dataset for dataset, _ in groups):
@@ -40,7 +40,7 @@ def write(folder: Folder, parts: Sequence[Part]) -> None:
             folder.write(f"uncertainty_{name}.png", plots.png(uncertainty(mapped)))
 
 
-def _grouped(parts: Sequence[Part]) -> dict[tuple[str, str], dict[str, Part]]:
+def grouped(parts: Sequence[Part]) -> dict[tuple[str, str], dict[str, Part]]:
     """By data set and target, without the parts that came to nothing."""
     groups: dict[tuple[str, str], dict[str, Part]] = {}
     for part in parts:
@@ -101,8 +101,8 @@ def uncertainty(parts: Sequence[Part]) -> Figure:
         a = part.arrays
         empirical, (tested, predicted) = a["cell_std"].numpy(), predicted_std(part)
         low, high = (float(q) for q in np.quantile(np.concatenate([empirical, predicted]), [1.0 - CLIP, CLIP]))
-        _picture(line[0], part, *_raster(a["cells"].numpy(), empirical), low=low, high=high)
-        _picture(line[1], part, *_raster(tested, predicted), low=low, high=high)
+        _picture(line[0], part, *raster(a["cells"].numpy(), empirical), low=low, high=high)
+        _picture(line[1], part, *raster(tested, predicted), low=low, high=high)
         _picture(line[2], part, a["grid_lon"], a["grid_lat"], a["grid_std"], low=low, high=high)
         headings = ("empirical, training rows", "predicted, test rows", "predicted, everywhere")
         for ax, heading in zip(line, headings, strict=True):
@@ -133,8 +133,10 @@ def _picture(ax: Any, part: Part, lon: Any, lat: Any, values: Any, **colours: An
     plots.map_picture(ax, lon, lat, values, outline=part.arrays["outline"], **colours)
 
 
-def _raster(corner: Any, values: Floats) -> tuple[Floats, Floats, Floats]:
+def raster(corner: Any, values: Floats) -> tuple[Floats, Floats, Floats]:
     """Cells as a grid: longitudes, latitudes, and values [latitudes, longitudes] with NaN where there is no cell."""
+    if len(corner) == 0:
+        return np.zeros(1), np.zeros(1), np.full((1, 1), np.nan)
     west, south = corner.min(axis=0)
     columns, rows = corner.max(axis=0) - corner.min(axis=0) + 1
     picture = np.full((rows, columns), np.nan)
