@@ -23,10 +23,11 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from deepbasis import DeepBasisRegressor, estimator
+from deepbasis import DeepBasisRegressor, estimator, predictions
 from deepbasis.errors import FileFormatError, InputError, NumericalError
 from deepbasis.estimator import FitWarning, _Table
 from deepbasis.gp.methods import METHODS
+from deepbasis.planning import make_plan
 from deepbasis.recipes import FLOAT64_ROWS, RECIPES
 from deepbasis.tables.preprocessing import Preprocessor
 
@@ -233,7 +234,7 @@ def test_evaluate_equals_the_metrics_by_hand(fitted: Fitted) -> None:
 
 def test_the_target_s_units_do_not_matter() -> None:
     X, y = easy()
-    assert small().fit(X, y)._plan(len(X)).settings.dtype == torch.float64
+    assert make_plan(small(), len(X)).settings.dtype == torch.float64
     one, other = small(epochs=20).fit(X, y), small(epochs=20).fit(X, 1000 * y + 5)
     mean, std = one.predict(X, return_std=True)
     mean_other, std_other = other.predict(X, return_std=True)
@@ -250,13 +251,13 @@ def test_rows_in_pieces_are_predicted_like_all_at_once(
     fitted: Fitted, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     whole = [fitted.model.predict(fitted.X, return_std=True), fitted.of_table.predict(fitted.table, return_std=True)]
-    monkeypatch.setattr(estimator, "_PREDICT_ROWS", rows)
+    monkeypatch.setattr(predictions, "_PREDICT_ROWS", rows)
     parts = [fitted.model.predict(fitted.X, return_std=True), fitted.of_table.predict(fitted.table, return_std=True)]
     close(parts, whole, rtol=1e-10, atol=1e-12)
 
 
 def test_a_bad_row_far_down_is_named_by_its_place_in_the_table(fitted: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimator, "_PREDICT_ROWS", 10)
+    monkeypatch.setattr(predictions, "_PREDICT_ROWS", 10)
     X = fitted.X.copy()
     X[25, 1] = np.inf
     with pytest.raises(InputError, match=r"column 1 has 1 infinite.*row 25\b"):
@@ -534,7 +535,7 @@ def test_auto_alpha_equals_the_better_of_two_fixed_fits() -> None:
 
 @pytest.mark.parametrize("rows", [2_049, 10_000, 1_000_000])
 def test_the_paper_s_recipe_is_the_paper_s(rows: int) -> None:
-    plan = DeepBasisRegressor(recipe="paper", device="cpu")._plan(rows)
+    plan = make_plan(DeepBasisRegressor(recipe="paper", device="cpu"), rows)
     assert plan.settings.learning_rate == 1e-3
     assert plan.settings.noise_learning_rate == 1e-3
     assert plan.settings.batch_size == 1024
@@ -558,7 +559,7 @@ def test_the_paper_s_recipe_is_the_paper_s(rows: int) -> None:
     ],
 )
 def test_only_weights_that_the_objective_has_are_tried(method: str, objective: str | None, pairs: int) -> None:
-    plan = DeepBasisRegressor(recipe="paper", method=method, objective=objective, device="cpu")._plan(5000)
+    plan = make_plan(DeepBasisRegressor(recipe="paper", method=method, objective=objective, device="cpu"), 5000)
     assert len(plan.pairs) == len(set(plan.pairs)) == pairs
 
 
@@ -576,7 +577,7 @@ def test_only_weights_that_the_objective_has_are_tried(method: str, objective: s
 def test_precision_and_batches_by_the_number_of_rows(
     rows: int, changes: dict[str, Any], dtype: torch.dtype, batch_size: int
 ) -> None:
-    plan = DeepBasisRegressor(device="cpu", **changes)._plan(rows)
+    plan = make_plan(DeepBasisRegressor(device="cpu", **changes), rows)
     assert plan.settings.dtype == dtype
     assert plan.settings.batch_size == batch_size
     assert not plan.settings.compile
@@ -585,7 +586,7 @@ def test_precision_and_batches_by_the_number_of_rows(
 
 def test_what_is_given_is_taken() -> None:
     given = {"epochs": 17, "batch_size": 9, "learning_rate": 0.125, "patience": 3, "weight_decay": 0.5}
-    plan = DeepBasisRegressor(alpha=0.25, beta=4, device="cpu", **given)._plan(100)
+    plan = make_plan(DeepBasisRegressor(alpha=0.25, beta=4, device="cpu", **given), 100)
     assert {name: getattr(plan.settings, name) for name in given} == given
     assert plan.pairs == [(0.25, 4.0)]
 

@@ -1,10 +1,10 @@
-"""`DeepBasisRegressor`: the scikit-learn face of the engine. It saves and loads through `storage.py`."""
+"""`DeepBasisRegressor`: the scikit-learn face of the engine. It saves and loads through `persistence.py`."""
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Collection
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Self
 
@@ -16,47 +16,34 @@ from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from deepbasis import __version__, storage
-from deepbasis.engine.batches import Rows
-from deepbasis.engine.checkpoint import HISTORY
+from deepbasis import persistence, streaming
+from deepbasis.arguments import check_arguments
+from deepbasis.budget import fits_in_memory, parse_memory
+from deepbasis.engine import devices
+from deepbasis.engine.batches import Rows, Stream
+from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Ensemble, Member
+from deepbasis.engine.outcomes import Outcome
 from deepbasis.engine.progress import ProgressBar
-from deepbasis.engine.settings import EXACT, Settings
-from deepbasis.engine.training import Outcome, train
-from deepbasis.errors import (
-    FileFormatError,
-    InputError,
-    NumericalError,
-    check_choice,
-    check_number,
-    check_positive_int,
-)
+from deepbasis.engine.training import train
+from deepbasis.errors import InputError, NumericalError, check_positive_int
 from deepbasis.gp import metrics
-from deepbasis.gp.methods import METHODS, OBJECTIVES, build
+from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
-from deepbasis.gp.predictive import Gaussian, GaussianMixture
-from deepbasis.recipes import FLOAT64_ROWS, RECIPES, epochs_for, objective_of, weights_for
+from deepbasis.gp.predictive import Gaussian
+from deepbasis.persistence import KIND as KIND
+from deepbasis.planning import Plan, make_plan
+from deepbasis.predictions import Predictions
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight, row_groups
+from deepbasis.tables.scanning import Roles
+from deepbasis.tables.sources import Source
 
-KIND = "regressor"
-
-_PREDICT_ROWS = 65_536  # transformed and predicted at a time
 _HEALTH_ROWS = 30  # fewer validation rows say nothing
-_COMPILE_STEPS = 3_000  # from here on compiling pays on a GPU
 
 
 class FitWarning(UserWarning):
     """The fit ended, but something about it should be looked at."""
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What "auto" came to for the table at hand."""
-
-    settings: Settings
-    pairs: list[tuple[float, float]]
-    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -73,7 +60,17 @@ class _Table:
         return _Table(_safe_indexing(self.X, index), self.y[index], *picked)
 
 
-class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+@dataclass(frozen=True)
+class _How:
+    """How a fit is to be run: not a property of the model."""
+
+    max_steps: int | None = None
+    checkpoint: str | PathLike[str] | None = None
+    team: Team = ALONE
+    wave_size: int | None = None
+
+
+class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Regression with a predictive distribution for every row, by Gaussian processes with deep basis kernels.
 
     Parameters
@@ -101,6 +98,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     validation_ : metrics of the ensemble on the validation rows, in the target's units.
     noise_ : noise variance of each member, in squared units of the target.
     alpha_, beta_ : the weights used.
+    rows_ : rows of the table, validation rows among them.
     """
 
     def __init__(
@@ -161,7 +159,52 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Fit to a table X (array or DataFrame) and a target y; validate on X_val, y_val if given."""
         self._check_parameters()
-        _check_device(self.device)
+        return self._fit_table(X, y, sample_weight, groups, X_val, y_val, _How())
+
+    def fit_dataset(
+        self,
+        data: Any,
+        target: str,
+        *,
+        weight: str | None = None,
+        groups: str | None = None,
+        drop: Collection[str] = (),
+        validation: Any = None,
+        memory: int | str | None = None,
+        stream: bool | None = None,
+        max_steps: int | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        team: Team = ALONE,
+    ) -> Self:
+        """Fit to a table in files, of any size: a folder, a pattern, a list of files or a pyarrow data set.
+
+        The files are Parquet or CSV and have the same columns: `target`, perhaps `weight` and `groups`, and inputs, of
+        which those in `drop` are left out. `memory` ("2GiB") is what the whole process may use. A table that does not
+        fit is streamed: two readings of the files, a first for its statistics. `stream` forces that, or forbids it.
+        Streamed rows are held out for validation by a hash of their place, or of their group; or `validation` is
+        another such table. `max_steps` bounds the training steps. With `checkpoint` a run that was stopped goes on from
+        there. Every worker of a `team` makes the same call, and reads its part.
+        """
+        self._check_parameters()
+        limit = parse_memory(memory)
+        how = _How(None if max_steps is None else check_positive_int("max_steps", max_steps), checkpoint, team)
+        if checkpoint is not None and self.random_state is None:
+            raise InputError("checkpoint needs a random_state (--seed): a run goes on only as the same run")
+        devices.present(self.device)
+        source = Source.open(data, drop=drop)
+        roles = Roles.of(source, target, weight, groups)
+        aside = None if validation is None else Source.open(validation, [*roles.features, roles.target])
+        if stream is None:
+            stream = not fits_in_memory(source.rows, source.row_bytes(), limit)
+        if stream:
+            return self._fit_streamed(source, roles, aside, limit, how)
+        table, beside = source.to_pandas(), None if aside is None else aside.to_pandas()
+        y, sample_weight, labels = (None if name is None else table[name] for name in (target, weight, groups))
+        X_val, y_val = (None, None) if beside is None else (beside[roles.features], beside[target])
+        return self._fit_table(table[roles.features], y, sample_weight, labels, X_val, y_val, how)
+
+    def _fit_table(self, X: Any, y: Any, sample_weight: Any, groups: Any, X_val: Any, y_val: Any, how: _How) -> Self:
+        devices.present(self.device)
         if (X_val is None) != (y_val is None):
             raise InputError("X_val and y_val go together: give both or neither")
         table = self._checked_table(X, y, sample_weight, groups)
@@ -169,16 +212,39 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             inside, outside = table, _validation_table(X_val, y_val)
         else:
             inside, outside = self._split(table)
+        self.rows_ = len(table.y)
         self.preprocessor_ = Preprocessor.fit(inside.X, inside.weight)
         self.target_ = TargetScaler.fit(inside.y, inside.weight)
-        plan = self._plan(len(inside.y))
+        plan = make_plan(self, len(inside.y), max_steps=how.max_steps)
         data = self._rows(inside, plan)
         try:
             validation = self._rows(outside, plan)
         except InputError as error:
             raise error if X_val is None else InputError(f"X_val: {error}") from None
-        self._keep(self._train(data, validation, plan), validation, plan)
-        self._look_at(data, validation)
+        self._keep(self._train(data, validation, plan, self._members(plan, how), how), validation, plan)
+        mean = weighted_mean(data.y, data.weight)
+        variance = weighted_mean((data.y - mean).square(), data.weight)
+        self._look_at(validation, mean, variance)
+        return self
+
+    def _fit_streamed(self, source: Source, roles: Roles, aside: Source | None, limit: int | None, how: _How) -> Self:
+        """The statistics first, then training on a stream of batches."""
+        survey = streaming.take_survey(
+            source, roles, self.validation_fraction if aside is None else None, limit, how.team, self.verbose
+        )
+        self.preprocessor_, self.target_ = survey.preprocessor(), survey.statistics.target()
+        self.n_features_in_, self.feature_names_in_ = len(roles.features), np.array(roles.features, dtype=object)
+        self.rows_ = source.rows
+        plan = make_plan(self, survey.statistics.rows, streamed=True, max_steps=how.max_steps)
+        encoder = survey.encoder(self.preprocessor_, self.target_, plan.settings.dtype)
+        validation = survey.validation(encoder) if aside is None else streaming.all_rows(aside, encoder, limit)
+        members = self._members(plan, how)
+        room = streaming.room_for(plan, self._build(members[0]), len(members), validation, encoder, source, limit)
+        with survey.stream(encoder, plan, room.sizes, members[0].seed, how.team) as data:
+            chosen = self._train(data, validation, plan, members, replace(how, wave_size=room.members))
+        self._keep(chosen, validation, plan)
+        spread = torch.as_tensor(survey.statistics.target_moments.std / self.target_.scale, dtype=validation.y.dtype)
+        self._look_at(validation, torch.zeros_like(spread), spread.square())
         return self
 
     def _checked_table(
@@ -220,38 +286,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         outside = labels < held_out
         return table.rows(np.flatnonzero(~outside)), table.rows(np.flatnonzero(outside))
 
-    def _plan(self, rows: int) -> _Plan:
-        recipe = RECIPES[self.recipe]
-        objective = objective_of(self.method, self.objective)
-        batch_size = self.batch_size
-        if batch_size == "auto":
-            batch_size = rows if rows <= recipe.full_batch_rows else recipe.batch_size
-        epochs = self.epochs
-        if epochs == "auto":
-            epochs = epochs_for(recipe, rows, int(batch_size), objective == EXACT)
-        patience = max(1, round(recipe.patience_share * int(epochs))) if self.patience == "auto" else self.patience
-        precision = self.dtype
-        if precision == "auto":
-            precision = "float64" if rows <= FLOAT64_ROWS else "float32"
-        steps = int(epochs) * -(-rows // int(batch_size))
-        device = _device(self.device)
-        on_gpu = device.type == "cuda"
-        settings = Settings(
-            objective=objective,
-            corrected=METHODS[self.method].corrected,
-            epochs=int(epochs),
-            batch_size=int(batch_size),
-            learning_rate=recipe.learning_rate if self.learning_rate == "auto" else float(self.learning_rate),
-            noise_learning_rate=recipe.noise_learning_rate,
-            weight_decay=self.weight_decay,
-            schedule=recipe.schedule,
-            patience=int(patience),
-            precision=precision,
-            compile=on_gpu and steps >= _COMPILE_STEPS if self.compile == "auto" else bool(self.compile),
-        )
-        return _Plan(settings, weights_for(recipe, objective, self.alpha, self.beta), device)
-
-    def _rows(self, table: "_Table", plan: _Plan) -> Rows:
+    def _rows(self, table: "_Table", plan: Plan) -> Rows:
         """Preprocessed, scaled, and as tensors."""
 
         def tensor(array: NDArray[np.float64]) -> Tensor:
@@ -272,13 +307,30 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             seed=member.seed,
         )
 
-    def _train(self, data: Rows, validation: Rows, plan: _Plan) -> list[Outcome]:
-        """All seeds and all candidates in one run; the ensemble of the pair (alpha, beta) with the best mean score."""
-        seeds = [int(seed) for seed in self._seeds()]
-        members = [Member(seed=seed, alpha=a, beta=b) for a, b in plan.pairs for seed in seeds]
-        with ProgressBar() if self.verbose else nullcontext() as bar:
-            outcomes = train(self._build, members, data, validation, plan.settings, device=plan.device, progress=bar)
-        teams = [outcomes[k : k + len(seeds)] for k in range(0, len(outcomes), len(seeds))]
+    def _members(self, plan: Plan, how: _How) -> list[Member]:
+        """All seeds for each candidate (alpha, beta), the same for every worker."""
+        seeds = how.team.broadcast_object([int(seed) for seed in self._seeds()])
+        return [Member(seed=seed, alpha=a, beta=b) for a, b in plan.pairs for seed in seeds]
+
+    def _train(
+        self, data: Rows | Stream, validation: Rows, plan: Plan, members: list[Member], how: _How
+    ) -> list[Outcome]:
+        """Every member in one run; the ensemble of the pair (alpha, beta) with the best mean score."""
+        with ProgressBar() if self.verbose and how.team.first else nullcontext() as bar:
+            outcomes = train(
+                self._build,
+                members,
+                data,
+                validation,
+                plan.settings,
+                device=plan.device,
+                progress=bar,
+                checkpoint=how.checkpoint,
+                wave_size=how.wave_size,
+                team=how.team,
+            )
+        seeds = len(members) // len(plan.pairs)
+        teams = [outcomes[k : k + seeds] for k in range(0, len(outcomes), seeds)]
         best = min(teams, key=lambda team: np.mean([outcome.best_score for outcome in team]))
         usable = [outcome for outcome in best if outcome.best_epoch > 0]
         if not usable and any(outcome.status == "interrupted" for outcome in outcomes):
@@ -287,7 +339,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             reasons = sorted({outcome.reason or outcome.status for outcome in outcomes})
             raise NumericalError(f"no member could be trained: {'; '.join(reasons)}; try a smaller learning_rate")
         if any(outcome.status == "interrupted" for outcome in outcomes):
-            warnings.warn("the fit was interrupted: this is the best so far", FitWarning, stacklevel=3)
+            warnings.warn("the fit was interrupted: this is the best so far", FitWarning, stacklevel=4)
         return usable
 
     def _seeds(self) -> NDArray[np.int64]:
@@ -297,7 +349,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             return np.random.default_rng(int(self.random_state)).integers(2**31, size=self.members)
         return check_random_state(self.random_state).randint(2**31 - 1, size=self.members)
 
-    def _keep(self, chosen: list[Outcome], validation: Rows, plan: _Plan) -> None:
+    def _keep(self, chosen: list[Outcome], validation: Rows, plan: Plan) -> None:
         self.alpha_, self.beta_ = chosen[0].member.alpha, chosen[0].member.beta
         self.history_ = [{k: v.numpy() for k, v in outcome.history.items()} for outcome in chosen]
         self._set_models([outcome.model(self._build) for outcome in chosen], plan.settings.dtype, plan.device)
@@ -319,14 +371,16 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             model.noise.raw.fill_(math.log(variance - NOISE_FLOOR))
         self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device)
 
-    def _look_at(self, data: Rows, validation: Rows) -> None:
-        """The health check: are the validation rows predicted better than by one constant Gaussian?"""
+    def _look_at(self, validation: Rows, mean: Tensor, variance: Tensor) -> None:
+        """The health check: are the validation rows predicted better than by one Gaussian, that of the training rows?
+
+        Its `mean` and `variance` are in the units that the target is trained in.
+        """
         predicted = self.ensemble_.predict(validation.x)
         weight = validation.weight
         scaled = predicted.affine(self.target_.scale, self.target_.mean)
         self.validation_ = metrics.evaluate(scaled, validation.y * self.target_.scale + self.target_.mean, weight)
-        mean = weighted_mean(data.y, data.weight)
-        variance = weighted_mean((data.y - mean).square(), data.weight).clamp_min(NOISE_FLOOR)
+        variance = variance.clamp_min(NOISE_FLOOR)
         constant = Gaussian(mean.expand_as(validation.y), variance.expand_as(validation.y))
         self.validation_["nll_constant"] = float(metrics.nll(constant, validation.y, weight)) + math.log(
             self.target_.scale
@@ -338,197 +392,26 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "of a constant Gaussian: the inputs may say nothing about the target, or the fit went wrong; try more "
                 "rows, a smaller learning_rate, a larger alpha, or another method",
                 FitWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-
-    # ---- prediction --------------------------------------------------------------------------------------------
-
-    def predict_dist(self, X: Any) -> GaussianMixture:
-        """The predictive distribution of every row, noise included, in the target's units."""
-        parts = [self.ensemble_.predict(x) for x in self._chunks(X)]
-        means, variances = (
-            torch.cat(tensors, 1).double() for tensors in zip(*((p.means, p.variances) for p in parts), strict=True)
-        )
-        return GaussianMixture(means, variances).affine(self.target_.scale, self.target_.mean)
-
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of every row; with `return_std` also the standard deviation."""
-        predicted = self.predict_dist(X)
-        mean = predicted.mean.numpy()
-        return (mean, predicted.std.numpy()) if return_std else mean
-
-    def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Lower and upper end of the central interval that should hold `coverage` of the targets."""
-        lower, upper = self.predict_dist(X).interval(check_number("coverage", coverage))
-        return lower.numpy(), upper.numpy()
-
-    def predict_quantiles(self, X: Any, q: ArrayLike) -> NDArray[np.float64]:
-        """Quantiles at the levels q [k], as columns [n, k]."""
-        given = np.atleast_1d(np.asarray(q, dtype=object))
-        if given.ndim != 1 or len(given) == 0:
-            raise InputError(f"q must be a level or a list of levels, got {q!r} of shape {given.shape}")
-        levels = [_check_level(level) for level in given]
-        predicted = self.predict_dist(X)
-        return np.stack([predicted.quantile(level).numpy() for level in levels], 1)
-
-    def sample_y(
-        self, X: Any, n: int = 1, random_state: int | np.random.RandomState | None = None
-    ) -> NDArray[np.float64]:
-        """Draws of the target [rows, n], independent between rows."""
-        n = check_positive_int("n", n)
-        return self.predict_dist(X).sample(n, _generator(random_state)).T.numpy()
-
-    def sample_functions(
-        self, n: int = 1, random_state: int | np.random.RandomState | None = None
-    ) -> Callable[[Any], NDArray[np.float64]]:
-        """Draws of the noise-free function: X -> [rows, n]; the same n functions at every call."""
-        check_is_fitted(self)
-        check_positive_int("n", n)
-        generator = _generator(random_state)
-        models = [model.to("cpu") for model in self.models_]
-        of_member = torch.randint(len(models), (n,), generator=generator)
-        draws = [models[int(k)].sample_functions(1, generator=generator) for k in of_member]
-
-        def functions(X: Any) -> NDArray[np.float64]:
-            rows = [torch.stack([draw(x)[0] for draw in draws], 1) for x in self._chunks(X)]
-            return torch.cat(rows).double().numpy() * self.target_.scale + self.target_.mean
-
-        return functions
-
-    def evaluate(self, X: Any, y: ArrayLike) -> dict[str, float]:
-        """MAE, RMSE, NLL, CRPS, coverage and width of the 95 % interval, calibration error, in the target's units."""
-        target = check_target(y)
-        predicted = self.predict_dist(X)
-        if len(predicted.mean) != len(target):
-            raise InputError(f"X has {len(predicted.mean)} rows but y has {len(target)}: they must agree")
-        return metrics.evaluate(predicted, torch.from_numpy(target))
-
-    def _chunks(self, X: Any) -> Iterator[Tensor]:
-        """The rows of X, ready for the models, some at a time."""
-        check_is_fitted(self)
-        for part in self.preprocessor_.chunks(X, _PREDICT_ROWS):
-            yield torch.from_numpy(part).to(self.ensemble_.stack.dtype)
 
     # ---- files -------------------------------------------------------------------------------------------------
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write everything needed to predict to one .safetensors file, atomically and without pickle."""
         check_is_fitted(self)
-        arrays, preprocessing = self.preprocessor_.state()
-        tensors = {f"preprocessor/{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
-        for k, model in enumerate(self.models_):
-            tensors |= {f"member/{k}/{name}": value for name, value in model.state_dict().items()}
-            tensors |= {f"history/{k}/{name}": torch.from_numpy(v) for name, v in self.history_[k].items()}
-        parameters = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.get_params().items()}
-        if not isinstance(parameters["random_state"], int | None):
-            parameters["random_state"] = None  # a generator's state is not part of the model
-        names = getattr(self, "feature_names_in_", None)
-        metadata = {
-            "version": __version__,
-            "parameters": parameters,
-            "members": len(self.models_),
-            "preprocessing": preprocessing,
-            "target": self.target_.state(),
-            "validation": self.validation_,
-            "alpha": self.alpha_,
-            "beta": self.beta_,
-            "n_features": self.n_features_in_,
-            "feature_names": None if names is None else [str(name) for name in names],
-        }
-        storage.save(path, KIND, tensors, metadata)
+        persistence.save(self, path)
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: str = "auto") -> "DeepBasisRegressor":
         """A regressor saved by this release or an earlier one. No code of the file is run."""
-        _check_device(device)
-        tensors, metadata = storage.load(path, KIND)
-        try:
-            return cls._from_file(tensors, metadata, _device(device))
-        except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
-            raise FileFormatError(f"{path} does not hold a regressor that this release understands: {error}") from error
-
-    @classmethod
-    def _from_file(
-        cls, tensors: dict[str, Tensor], metadata: dict[str, Any], device: torch.device
-    ) -> "DeepBasisRegressor":
-        self = cls(**metadata["parameters"])
-        self._check_parameters()
-        arrays = {name: tensor.numpy() for name, tensor in _under("preprocessor/", tensors).items()}
-        self.preprocessor_ = Preprocessor.from_state(arrays, metadata["preprocessing"])
-        self.target_ = TargetScaler.from_state(metadata["target"])
-        self.alpha_, self.beta_ = (check_number(name, metadata[name], at_least=0.0) for name in ("alpha", "beta"))
-        self.validation_ = {str(k): check_number(k, v, at_least=-math.inf) for k, v in metadata["validation"].items()}
-        columns, names = len(self.preprocessor_.encodings), self.preprocessor_.input_columns
-        if (
-            type(metadata["n_features"]) is not int
-            or metadata["n_features"] != columns
-            or metadata["feature_names"] != names
-        ):
-            raise ValueError("its columns are not those of its preprocessing")
-        self.n_features_in_ = columns
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
-        members = check_positive_int("members", metadata["members"])
-        parts = {tuple(name.split("/")[:2]) for name in tensors if not name.startswith("preprocessor/")}
-        everyone = range(min(members, len(parts)))
-        if len(parts) != 2 * members or parts != {(part, str(k)) for part in ("member", "history") for k in everyone}:
-            raise ValueError(f"it says that it has {members} members, and has others")
-        models = [self._restored(_under(f"member/{k}/", tensors)) for k in range(members)]
-        self.history_ = [
-            {name: _under(f"history/{k}/", tensors)[name].numpy() for name in HISTORY} for k in range(members)
-        ]
-        self._set_models(models, next(models[0].parameters()).dtype, device)
-        return self
-
-    def _restored(self, state: dict[str, Tensor]) -> DeepBasisGP:
-        """A member's model from its parameters, which are looked at before anything of their size is made."""
-        blocks = {name.split(".")[2] for name in state if name.startswith("backbone.blocks.")}
-        if METHODS[self.method].backbone == "resnet" and len(blocks) != self.blocks:
-            raise ValueError(f"{self.blocks} blocks were to be there, {len(blocks)} are")
-        with torch.device("meta"):  # shapes without memory
-            model = self._build(Member())
-        dtype = state["mean"].dtype
-        if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"its parameters are {dtype}")
-        expected = {name: (value.shape, dtype) for name, value in model.state_dict().items()}
-        if expected != {name: (value.shape, value.dtype) for name, value in state.items()}:
-            raise ValueError("its parameters are not those of its method and sizes")
-        if not all(bool(value.isfinite().all()) for value in state.values()):
-            raise ValueError("it has parameters that are not finite")
-        model.load_state_dict(state, assign=True)
-        return model
+        loaded: DeepBasisRegressor = persistence.load(cls, path, devices.present(device))
+        return loaded
 
     # ---- the rest ----------------------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
-        check_choice("method", self.method, METHODS)
-        check_choice("recipe", self.recipe, RECIPES)
-        if self.objective is not None:
-            check_choice("objective", self.objective, {*OBJECTIVES, EXACT})
-            if self.method == "dnn" and self.objective != "mse":
-                raise InputError(
-                    "method 'dnn' has no distribution over its weights: objective must be 'mse' or None, got "
-                    f"{self.objective!r}"
-                )
-        for name in ("rank", "width", "blocks", "members"):
-            check_positive_int(name, getattr(self, name))
-        for name in ("epochs", "batch_size", "patience"):
-            if not _is_auto(getattr(self, name)):
-                check_positive_int(name, getattr(self, name))
-        for name in ("alpha", "beta"):
-            if not _is_auto(getattr(self, name)):
-                check_number(name, getattr(self, name), at_least=0.0)
-        if not _is_auto(self.learning_rate):
-            check_number("learning_rate", self.learning_rate, above=0.0)
-        check_number("weight_decay", self.weight_decay, at_least=0.0)
-        if not 0.0 < check_number("validation_fraction", self.validation_fraction) < 1.0:
-            raise InputError(f"validation_fraction must lie strictly between 0 and 1, got {self.validation_fraction!r}")
-        _device_named(self.device)
-        check_choice("dtype", self.dtype, {"auto", "float32", "float64"})
-        if not _is_auto(self.compile) and not isinstance(self.compile, bool | np.bool_):
-            raise InputError(f"compile must be True, False or 'auto', got {self.compile!r}")
-        if not (self.random_state is None or isinstance(self.random_state, np.random.RandomState)):
-            _check_seed("random_state", self.random_state)
+        check_arguments(self)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -545,59 +428,3 @@ def _validation_table(X_val: Any, y_val: ArrayLike) -> _Table:
     if len(X) != len(y):
         raise InputError(f"X_val has {len(X)} rows but y_val has {len(y)}: they must agree")
     return _Table(X, y)
-
-
-def _check_level(level: Any) -> float:
-    if not 0.0 < check_number("q", level) < 1.0:
-        raise InputError(f"a quantile's level q must lie strictly between 0 and 1, got {level!r}")
-    return float(level)
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
-
-
-def _check_seed(name: str, seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
-        raise InputError(f"{name} must be None, an integer from 0 to 2^32 - 1, or a numpy RandomState, got {seed!r}")
-    return int(seed)
-
-
-def _device_named(name: Any) -> torch.device:
-    """The device, whether or not it is there."""
-    try:
-        device = _device(name)
-    except (RuntimeError, TypeError):
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:K', got {name!r}")
-    return device
-
-
-def _check_device(name: Any) -> None:
-    device = _device_named(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"device {name!r} was asked for, but torch sees no CUDA device of that number here; use 'cpu' or 'auto'"
-        )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
-
-
-def _generator(seed: int | np.random.RandomState | None) -> torch.Generator:
-    generator = torch.Generator()
-    if seed is None:
-        generator.seed()
-    elif isinstance(seed, np.random.RandomState):
-        generator.manual_seed(int(seed.randint(2**31 - 1)))
-    else:
-        generator.manual_seed(_check_seed("random_state", seed))
-    return generator
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -9,6 +9,8 @@ from deepbasis.gp.methods import METHODS
 FLOAT64_ROWS = 2_048
 """Up to here dtype="auto" is float64."""
 
+_FEWEST_STEPS = 50  # between two validations
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -27,6 +29,10 @@ class Recipe:
     most_epochs: int
     exact_steps: int
     """For objective="mml"."""
+    stream_steps: int
+    """Steps at most where the table is streamed; the same as above where that is fewer."""
+    stream_epochs: int
+    """Pieces that a streamed training is cut into at least, to validate and to write a checkpoint after each."""
     patience_share: float
     """Epochs without progress after which a member stops, as a share of all epochs."""
     alphas: Sequence[float]
@@ -47,6 +53,8 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             fewest_epochs=5,
             most_epochs=200,
             exact_steps=400,
+            stream_steps=20_000,
+            stream_epochs=20,
             patience_share=0.25,
             alphas=(0.0, 0.1),
             betas=(0.1,),
@@ -62,6 +70,8 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             fewest_epochs=400,
             most_epochs=400,
             exact_steps=2_000,
+            stream_steps=10**9,
+            stream_epochs=400,
             patience_share=1.0,
             alphas=(0.0, 0.01, 0.1, 1.0),
             betas=(0.0, 0.01, 0.1, 1.0),
@@ -77,6 +87,26 @@ def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool) -> int:
     if steps_an_epoch == 1:
         return recipe.full_batch_steps
     return max(recipe.fewest_epochs, min(recipe.most_epochs, recipe.steps // steps_an_epoch))
+
+
+def stream_epochs_for(
+    recipe: Recipe, rows: int, batch_size: int, exact: bool, passes: int | None, max_steps: int | None
+) -> tuple[int, int]:
+    """(epochs, rows of an epoch) of a streamed training: pieces of a pass where a pass is long.
+
+    `passes` over the rows and `max_steps` are what a user asked for, at most.
+    """
+    if exact:  # a step is a pass
+        return min(passes or recipe.exact_steps, max_steps or recipe.exact_steps), rows
+    steps_a_pass = -(-rows // batch_size)
+    steps = epochs_for(recipe, rows, batch_size, False) * steps_a_pass if passes is None else passes * steps_a_pass
+    if max_steps is not None:
+        steps = min(steps, max_steps) if passes is not None else max_steps
+    elif passes is None:
+        steps = min(steps, recipe.stream_steps)
+    steps_an_epoch = min(steps_a_pass, max(_FEWEST_STEPS, -(-steps // recipe.stream_epochs)), steps)
+    epoch_rows = rows if steps_an_epoch == steps_a_pass else steps_an_epoch * batch_size
+    return max(1, steps // steps_an_epoch), epoch_rows
 
 
 def weights_for(recipe: Recipe, objective: str, alpha: float | str, beta: float | str) -> list[tuple[float, float]]:

@@ -10,10 +10,10 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError
@@ -59,11 +59,18 @@ def load(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], di
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Write to a temporary file beside `path`, sync it, then rename: `path` never holds half of anything."""
+    with writing_atomically(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """The same, piece by piece: a file to write to, that takes its place when the block ends without an error."""
     target = Path(path)
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner can read

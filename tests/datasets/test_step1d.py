@@ -77,7 +77,7 @@ def test_arguments_that_cannot_be(n, amplitude, words):
 
 @pytest.mark.parametrize("amplitude", [step1d.AMPLITUDE, step1d.PRINTED_AMPLITUDE])
 def test_the_oracles_scores_are_those_of_normal_noise(amplitude):
-    """With s = a |sin 10x|: E|y - mu| = sqrt(2 / pi) E s, and the CRPS of a Gaussian for its own draws is E s / sqrt(pi)."""
+    """With s = a |sin 10x|: E|y - mu| = sqrt(2 / pi) E s, and a Gaussian's CRPS for its own draws is E s / sqrt(pi)."""
     mean_std = amplitude * quad(lambda x: abs(math.sin(10 * x)), 0, 1, limit=200)[0]
     scores = step1d.oracle_scores(drawn(200_000, amplitude), amplitude)
     assert scores["mae"] == pytest.approx(math.sqrt(2 / math.pi) * mean_std, rel=0.01)

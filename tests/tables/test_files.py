@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from deepbasis import storage
 from deepbasis.errors import DeepBasisError, FileFormatError, InputError
-from deepbasis.tables import files
+from deepbasis.tables import csv_text, files
 from deepbasis.tables.files import check_output, read_table, write_table
 
 
@@ -293,7 +293,7 @@ def test_many_columns_are_not_all_listed(tmp_path):
 
 
 def test_the_place_of_a_bad_byte_beyond_the_first_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_PIECE", 7)
+    monkeypatch.setattr(csv_text, "_PIECE", 7)
     text = "a\n" + "é\n" * 20
     assert len(csv_table(tmp_path, text)) == 20
     with pytest.raises(FileFormatError, match=r"byte 62 \(line 22\) is 0xff"):

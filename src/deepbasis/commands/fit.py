@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepbasis.commands.failures import notices
+from deepbasis.commands.fitting import Columns, Scale, fit_files, fit_table, is_large
 from deepbasis.commands.options import (
     AUTO,
     METHODS,
@@ -16,6 +17,7 @@ from deepbasis.commands.options import (
     OUTPUT,
     RECIPES,
     ROLES,
+    SCALE,
     TABLE,
     TRAINING,
     Debug,
@@ -26,19 +28,25 @@ from deepbasis.commands.options import (
     option,
 )
 from deepbasis.commands.printing import print_json
-from deepbasis.commands.tables import check_model_path, check_roles, training_table, validation_table
-from deepbasis.commands.wording import number_or_auto, options_named, table_named
+from deepbasis.commands.tables import check_model_path, check_roles
+from deepbasis.commands.together import working_together
+from deepbasis.commands.wording import number_or_auto, options_named
 from deepbasis.errors import InputError
 from deepbasis.tables import files
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from deepbasis.estimator import DeepBasisRegressor
 
 
 def fit(
-    train: Annotated[str, typer.Argument(metavar="TRAIN", help=f"The training table: {TABLE}", show_default=False)],
+    train: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRAIN",
+            help=f"The training table: {TABLE} Or a folder of such files, or a pattern ('sales/*.parquet').",
+            show_default=False,
+        ),
+    ],
     target: Target,
     out: Annotated[str, option("MODEL", "Where to write the model, by habit a .safetensors file.", OUTPUT)],
     weight: Annotated[str | None, option("COLUMN", "Weights of the rows, 0 or more.", ROLES)] = None,
@@ -78,6 +86,22 @@ def fit(
     device: Annotated[str, option("auto|cpu|cuda|cuda:K", "Where to compute.", TRAINING)] = AUTO,
     compile: Annotated[str, choice((AUTO, "true", "false"), "Whether to use torch.compile.", TRAINING)] = AUTO,
     seed: Annotated[int | None, option("INTEGER", "For the same model again.", TRAINING, min=0)] = None,
+    memory: Annotated[
+        str | None, option("SIZE", "What the whole command may use, such as 2GiB; a larger table is streamed.", SCALE)
+    ] = None,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--no-stream",
+            help="Read the table piece by piece, or at once. By default: what its size asks for.",
+            rich_help_panel=SCALE,
+            show_default=False,
+        ),
+    ] = None,
+    max_steps: Annotated[int | None, option("INTEGER", "Training steps at most.", SCALE, min=1)] = None,
+    checkpoint: Annotated[
+        str | None, option("FILE", "Where a run that is stopped goes on from, when it is started again.", SCALE)
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -89,57 +113,64 @@ def fit(
     [bold]deepbasis fit[/bold] train.csv --target price --out model.safetensors --seed 0
 
     [bold]deepbasis fit[/bold] sales.parquet -t units --groups shop --drop row_id --members 8 --out sales.safetensors
+
+    [bold]deepbasis fit[/bold] years/ -t units --memory 2GiB --checkpoint years.ckpt --out years.safetensors
     """
     files_read = [train, validation]
     if files_read == [files.STANDARD] * 2:
         raise InputError("TRAIN and --validation cannot both be standard input: give one of them as a file")
-    check_roles(target, weight, groups, drop or [])
+    columns = Columns(target, weight, groups, drop or [])
+    check_roles(target, weight, groups, columns.drop)
     check_model_path(out, files_read)
+    scale = Scale(memory, stream, max_steps, checkpoint)
+    scale.check(train, out)
     start = time.perf_counter()
-    with notices(quiet) as told:
-        from deepbasis.estimator import DeepBasisRegressor
+    arguments: dict[str, Any] = {
+        "method": method,
+        "recipe": recipe,
+        "objective": objective,
+        "rank": rank,
+        "width": width,
+        "blocks": blocks,
+        "alpha": number_or_auto("--alpha", alpha, float),
+        "beta": number_or_auto("--beta", beta, float),
+        "members": members,
+        "epochs": number_or_auto("--epochs", epochs, int),
+        "batch_size": number_or_auto("--batch-size", batch_size, int),
+        "learning_rate": number_or_auto("--learning-rate", learning_rate, float),
+        "weight_decay": weight_decay,
+        "validation_fraction": validation_fraction,
+        "patience": number_or_auto("--patience", patience, int),
+        "dtype": dtype,
+        "device": device,
+        "compile": {"true": True, "false": False}.get(compile, compile),
+        "random_state": seed,
+        "verbose": not quiet,
+    }
+    with working_together(device) as team:
+        with notices(quiet or not team.first) as told, options_named():
+            from deepbasis.estimator import DeepBasisRegressor
 
-        arguments: dict[str, Any] = {
-            "method": method,
-            "recipe": recipe,
-            "objective": objective,
-            "rank": rank,
-            "width": width,
-            "blocks": blocks,
-            "alpha": number_or_auto("--alpha", alpha, float),
-            "beta": number_or_auto("--beta", beta, float),
-            "members": members,
-            "epochs": number_or_auto("--epochs", epochs, int),
-            "batch_size": number_or_auto("--batch-size", batch_size, int),
-            "learning_rate": number_or_auto("--learning-rate", learning_rate, float),
-            "weight_decay": weight_decay,
-            "validation_fraction": validation_fraction,
-            "patience": number_or_auto("--patience", patience, int),
-            "dtype": dtype,
-            "device": device,
-            "compile": {"true": True, "false": False}.get(compile, compile),
-            "random_state": seed,
-            "verbose": not quiet,
-        }
-        model = DeepBasisRegressor(**arguments)
-        with options_named():
+            model = DeepBasisRegressor(**arguments)
             model._check_parameters()  # before the table is read
-        X, y, sample_weight, group_labels = training_table(train, target, weight, groups, drop or [])
-        checked = None if validation is None else validation_table(validation, target, list(X.columns))
-        with options_named(), table_named(train, validation):
-            model.fit(X, y, sample_weight, group_labels, *(checked or (None, None)))
-    model.verbose = False  # it was for this terminal, and is no property of the model
+            if scale.wanted or team.size > 1 or is_large(train):
+                fit_files(model, train, validation, columns, scale, team)
+            else:
+                fit_table(model, train, validation, columns)
+        model.verbose = False  # it was for this terminal, and is no property of the model
+        team.from_first(lambda: _save(model, out))
+    if not quiet and team.first:
+        _tell_of_fit(model, out, time.perf_counter() - start, told, as_json)
+
+
+def _save(model: DeepBasisRegressor, out: str) -> None:
     try:
         model.save(out)
     except OSError as error:
         raise InputError(files.cannot_write(out, error)) from None
-    if not quiet:
-        _tell_of_fit(model, out, X, time.perf_counter() - start, told, as_json)
 
 
-def _tell_of_fit(
-    model: DeepBasisRegressor, out: str, X: pd.DataFrame, seconds: float, warned: list[str], as_json: bool
-) -> None:
+def _tell_of_fit(model: DeepBasisRegressor, out: str, seconds: float, warned: list[str], as_json: bool) -> None:
     scores = model.validation_
     members = len(model.history_)
     if as_json:
@@ -148,8 +179,8 @@ def _tell_of_fit(
                 "model": out,
                 "method": model.method,
                 "members": members,
-                "rows": len(X),
-                "columns": X.shape[1],
+                "rows": model.rows_,
+                "columns": model.n_features_in_,
                 "seconds": seconds,
                 "alpha": model.alpha_,
                 "beta": model.beta_,
@@ -158,9 +189,9 @@ def _tell_of_fit(
             }
         )
         return
-    columns = "1 column" if X.shape[1] == 1 else f"{X.shape[1]:,} columns"
+    columns = "1 column" if model.n_features_in_ == 1 else f"{model.n_features_in_:,} columns"
     models = "1 model" if members == 1 else f"{members} models"
-    typer.echo(f"{out}: {models} ({model.method}) fitted to {len(X):,} rows of {columns} in {seconds:.1f} s")
+    typer.echo(f"{out}: {models} ({model.method}) fitted to {model.rows_:,} rows of {columns} in {seconds:.1f} s")
     typer.echo(
         f"validation: NLL {scores['nll']:.4g}, CRPS {scores['crps']:.4g}, MAE {scores['mae']:.4g}, "
         f"{100 * scores['coverage_95']:.1f} % of the targets in their 95 % intervals"

@@ -14,7 +14,7 @@ OBJECTIVES = ("dppgp", "dppgp-detached", "ppgp", "elbo", "mse", "mml")
 RECIPES = ("default", "paper")
 
 TABLE = "CSV (.csv, .csv.gz) or Parquet (.parquet); '-' reads CSV from standard input."
-MODEL, TRAINING, ROLES, OUTPUT = "The model", "Training", "Columns", "Output"
+MODEL, TRAINING, ROLES, SCALE, OUTPUT = "The model", "Training", "Columns", "Large tables", "Output"
 """The panels of the help."""
 
 

@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deepbasis.commands.failures import notices
-from deepbasis.commands.options import OUTPUT, TABLE, Debug, Model, option
+from deepbasis.commands.fitting import check_memory, is_large
+from deepbasis.commands.options import OUTPUT, SCALE, TABLE, Debug, Model, option
 from deepbasis.commands.tables import load_model, new_table
+from deepbasis.commands.together import working_together
 from deepbasis.commands.wording import table_named
 from deepbasis.errors import InputError
 from deepbasis.tables import files
+from deepbasis.tables.places import is_many
+from deepbasis.tables.predicted import Wanted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from deepbasis.estimator import DeepBasisRegressor
 
 
 def predict(
     model: Model,
-    new: Annotated[str, typer.Argument(metavar="NEW", help=f"The rows to predict: {TABLE}", show_default=False)],
+    new: Annotated[
+        str,
+        typer.Argument(
+            metavar="NEW",
+            help=f"The rows to predict: {TABLE} Or a folder of such files, or a pattern.",
+            show_default=False,
+        ),
+    ],
     out: Annotated[
-        str, option("FILE", "Where to write: .csv, .csv.gz or .parquet; '-' is CSV on standard output.", OUTPUT)
+        str,
+        option(
+            "FILE",
+            "Where to write: .csv, .csv.gz or .parquet; '-' is CSV on standard output. For a folder, a folder.",
+            OUTPUT,
+        ),
     ] = files.STANDARD,
     ids: Annotated[
         list[str] | None,
@@ -38,36 +59,68 @@ def predict(
     quantiles: Annotated[
         str | None, option("Q,Q,...", "Quantiles instead of the interval, such as 0.1,0.5,0.9.", OUTPUT)
     ] = None,
+    memory: Annotated[
+        str | None, option("SIZE", "What the whole command may use for a folder, such as 2GiB.", SCALE)
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Predict the rows of a table: the columns mean, std, lower_95 and upper_95, after those named by --id.
 
-    Columns are found by name; those that the model does not know, the target among them, are left alone.
+    Columns are found by name; those that the model does not know, the target among them, are left alone. A folder is
+    read and written piece by piece, a Parquet file for each of its files; a run that was stopped goes on where it was.
 
     [bold]deepbasis predict[/bold] model.safetensors new.csv --id order --out predictions.csv
 
     [bold]deepbasis predict[/bold] model.safetensors - --quantiles 0.1,0.5,0.9 < new.csv | head
+
+    [bold]deepbasis predict[/bold] model.safetensors years/ --out predictions/ --memory 2GiB
     """
     levels = None if quantiles is None else _levels(quantiles)
     interval = _coverage(coverage) if coverage is not None else None if levels else 0.95
-    columns = _predicted_columns(interval, levels or [])
-    _check_ids(ids or [], columns)
+    wanted = Wanted(interval, tuple(levels or ()))
+    _check_ids(ids or [], wanted.names)
+    check_memory(memory)
+    if is_many(new):
+        _predict_files(model, new, out, wanted, ids or [], memory)
+        return
     if out != files.STANDARD:
         files.check_output(out, endings=files.ENDINGS, inputs=[model, new])
     with notices(quiet=False):
-        import numpy as np
-        import pandas as pd
-
         regressor = load_model(model)
-        X, kept = new_table(regressor, new, ids or [])
-        with table_named(new):
-            predicted = regressor.predict_dist(X)
-        numbers = [predicted.mean, predicted.std]
-        numbers += [] if interval is None else predicted.interval(interval)
-        numbers += [predicted.quantile(level) for level in levels or []]
-        table = pd.DataFrame({name: np.asarray(values) for name, values in zip(columns, numbers, strict=True)})
-        table = pd.concat([kept, table], axis=1)
+        if is_large(new) and out.lower().endswith(".parquet"):
+            regressor.predict_file(new, out, wanted, ids or [], memory)
+            return
+        table = _predicted_table(regressor, new, wanted, ids or [])
     files.write_table(table, out)
+
+
+def _predicted_table(regressor: DeepBasisRegressor, new: str, wanted: Wanted, ids: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    X, kept = new_table(regressor, new, ids)
+    with table_named(new):
+        numbers = wanted.numbers(regressor.predict_dist(X))
+    return pd.concat([kept, pd.DataFrame(dict(zip(wanted.names, numbers, strict=True)))], axis=1)
+
+
+def _predict_files(model: str, new: str, out: str, wanted: Wanted, ids: Sequence[str], memory: str | None) -> None:
+    """Many files to a folder of as many."""
+    if out == files.STANDARD:
+        raise InputError(
+            f"--out must be a folder where NEW is one ('{new}'): predictions are a file for each of its own"
+        )
+    files.check_out_folder(out)
+    with working_together() as team, notices(quiet=not team.first), table_named(new):
+        load_model(model).predict_dataset(
+            new,
+            out,
+            ids=ids,
+            coverage=wanted.coverage,
+            quantiles=wanted.levels,
+            memory=memory,
+            team=team,
+            visible=True,
+        )
 
 
 def _coverage(value: float) -> float:
@@ -91,13 +144,6 @@ def _levels(text: str) -> list[float]:
             raise InputError(f"--quantiles has {level:g} twice: name each quantile once")
         levels.append(level)
     return levels
-
-
-def _predicted_columns(interval: float | None, levels: Sequence[float]) -> list[str]:
-    """mean, std, lower_95, upper_95, q_0.1 ..."""
-    percent = None if interval is None else f"{100.0 * interval:.12g}"
-    ends = [] if percent is None else [f"lower_{percent}", f"upper_{percent}"]
-    return ["mean", "std", *ends, *(f"q_{level:.12g}" for level in levels)]
 
 
 def _check_ids(ids: Sequence[str], predicted: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ _OPTIONS = {
         for name in (
             *("method", "recipe", "objective", "rank", "width", "blocks", "alpha", "beta", "members", "epochs"),
             *("batch_size", "learning_rate", "weight_decay", "validation_fraction", "patience", "dtype", "device"),
-            *("compile", "groups"),
+            *("compile", "groups", "memory", "max_steps", "checkpoint"),
         )
     },
     "sample_weight": "--weight",

@@ -70,12 +70,10 @@ def experiment_data(
 ) -> Data:
     """App. B: 100,000 rows to train on, of which smaller sets are subsamples, 1,000 to validate and 1,000 to test.
 
-    Validation and test rows do not depend on how many training rows are drawn, and x and the noise's sign and share of
-    its standard deviation not on the amplitude.
+    With another amplitude x is the same, and so is each row's noise as a share of its standard deviation.
     """
-    streams = (torch.Generator().manual_seed(3 * seed + k) for k in range(3))
-    sizes = (training, validation, test)
-    return Data(*(draw(n, generator=stream, amplitude=amplitude) for n, stream in zip(sizes, streams, strict=True)))
+    generator = torch.Generator().manual_seed(seed)
+    return Data(*(draw(n, generator=generator, amplitude=amplitude) for n in (training, validation, test)))
 
 
 def oracle_scores(rows: Draw, amplitude: float = AMPLITUDE) -> dict[str, float]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.distributed import ALONE, Team
+from deepbasis.engine.shuffling import shuffled
 from deepbasis.errors import InputError, WorkerError, check_positive_int, check_same_length, check_tensor
 
 
@@ -117,17 +118,22 @@ class Rows:
 
 @dataclass(frozen=True)
 class Stream:
-    """A data set too large to hold. `open_epoch(epoch)` gives batches (x [b, d], y [b]) of at most the batch size.
+    """A data set too large to hold. `open_epoch(epoch)` gives batches (x [b, d], y [b]) of at most the batch size, or
+    (x, y, weight [b]) with positive weights.
 
     Every member sees the same batches. `name` stands for the data in a checkpoint, which cannot look at all of them.
     With several workers `open_epoch` gives the batches of this one's shard, of at most `team.share(batch_size)` rows;
     `rows` is the number of all.
     """
 
-    open_epoch: Callable[[int], Iterable[tuple[Tensor, Tensor]]]
+    open_epoch: Callable[[int], Iterable[tuple[Tensor, ...]]]
     rows: int
     columns: int
     name: str
+    epoch_rows: int | None = None
+    """Rows of one epoch of all workers, where an epoch is not a pass over all rows."""
+    total_weight: float | None = None
+    """The sum of the weights of all rows, where batches carry a weight [b] as a third tensor."""
 
     def __len__(self) -> int:
         return self.rows
@@ -245,35 +251,35 @@ class Streamed:
     ) -> None:
         self.stream, self.team = stream, team
         self.rows = check_positive_int("rows", stream.rows)
-        self.steps = -(-self.rows // check_positive_int("batch_size", batch_size))
+        self.steps = -(-(stream.epoch_rows or self.rows) // check_positive_int("batch_size", batch_size))
         self.batch_size = share = team.share(batch_size)
         self.shared = True
         self._x = torch.zeros(share, stream.columns, device=device, dtype=dtype)
         self._y = torch.zeros(share, device=device, dtype=dtype)
         self._weight = torch.zeros(share, device=device, dtype=dtype)
         self._whole_weight = None if team.alone else torch.zeros((), device=device, dtype=dtype)
-        self._batches: Iterator[tuple[Tensor, Tensor]] = iter(())
-        self._next: tuple[Tensor, Tensor] | None = None
+        self._batches: Iterator[tuple[Tensor, ...]] = iter(())
+        self._next: tuple[Tensor, ...] | None = None
         self._error: Exception | None = None
-        self._rows_of_all: Callable[[], float] | None = None
+        self._weight_of_all: Callable[[], float] | None = None
         self.reorder: Callable[[], None] = lambda: None
 
     def start_epoch(self, epoch: int) -> None:
-        if self._rows_of_all is not None:  # the last epoch was cut short
-            self._rows_of_all()
+        if self._weight_of_all is not None:  # the last epoch was cut short
+            self._weight_of_all()
         self._given = 0
         self._batches = iter(self.stream.open_epoch(epoch))
-        self._rows_of_all = None if self.team.alone else self._look_ahead()
+        self._weight_of_all = None if self.team.alone else self._look_ahead()
 
     def advance(self) -> bool:
-        rows = (self._rows_of_all or self._look_ahead())()
-        self._rows_of_all = None
+        weight = (self._weight_of_all or self._look_ahead())()
+        self._weight_of_all = None
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        if math.isnan(rows):
+        if math.isnan(weight):
             raise WorkerError("another worker could not read its part of the data; its own message says why")
-        if rows == 0.0:
+        if weight == 0.0:
             if self._given == 0:
                 raise InputError(
                     f"stream {self.stream.name!r} has no batches in this epoch; `open_epoch` must start again at each "
@@ -281,82 +287,55 @@ class Streamed:
                 )
             return False
         self._given += 1
-        self._place(rows)
+        self._place(weight)
         if not self.team.alone:
-            self._rows_of_all = self._look_ahead()
+            self._weight_of_all = self._look_ahead()
         return True
 
     def _look_ahead(self) -> Callable[[], float]:
-        """Take the next batch from the stream, and begin to add up its rows over all workers; NaN tells of an error."""
+        """Take the next batch from the stream, and begin to add up its weight over all workers; NaN is an error."""
         try:
             self._next = next(self._batches, None)
-            rows = 0.0 if self._next is None else float(self._checked(*self._next))
+            weight = 0.0 if self._next is None else self._weight_of(*self._next)
         except Exception as error:  # raised by `advance`, when the others know
-            self._error, rows = error, math.nan
-        return self.team.begin_sum(rows)
+            self._error, weight = error, math.nan
+        return self.team.begin_sum(weight)
 
-    def _place(self, rows: float) -> None:
-        b = 0
+    def _place(self, weight_of_all: float) -> None:
+        self._weight.zero_()
         if self._next is not None:
-            b = len(self._next[0])
-            for place, values in zip((self._x, self._y), self._next, strict=True):
+            x, y, *weight = self._next
+            b = len(y)
+            for place, values in ((self._x, x), (self._y, y)):
                 place[:b].copy_(values, non_blocking=True)
                 place[b:].copy_(place[:1].expand_as(place[b:]))  # a row of the batch itself, of weight 0
-        self._weight.zero_()[:b] = 1.0
+            self._weight[:b] = weight[0].to(self._weight, non_blocking=True) if weight else 1.0
         if self._whole_weight is not None:
-            self._whole_weight.fill_(rows / self.team.size)
+            self._whole_weight.fill_(weight_of_all / self.team.size)
 
     def take(self) -> Batch:
         return Batch(self._x, self._y, self._weight, self._whole_weight)
 
     def chunks(self, rows: int) -> Iterator[Batch]:
         none = True
-        for x, y in self.stream.open_epoch(0):
-            self._check_shapes(x, y)
+        for x, y, *weight in self.stream.open_epoch(0):
+            self._check_shapes(x, y, *weight)
             none = False
-            yield Batch(x.to(self._x.device, self._x.dtype), y.to(self._y.device, self._y.dtype), None)
+            yield Batch(x.to(self._x), y.to(self._y), weight[0].to(self._weight) if weight else None)
         if none and not self.team.alone:  # the others may have rows
             yield Batch(*(torch.zeros_like(place[:1]) for place in (self._x, self._y, self._weight)))
 
-    def _checked(self, x: Tensor, y: Tensor) -> int:
-        """How many rows there are."""
-        self._check_shapes(x, y)
+    def _weight_of(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> float:
+        self._check_shapes(x, y, weight)
         if len(x) > self.batch_size:
             raise InputError(f"stream {self.stream.name!r}: a batch of {len(x)} rows, at most {self.batch_size} fit")
-        return len(x)
+        return float(len(x)) if weight is None else float(weight.double().sum())
 
-    def _check_shapes(self, x: Tensor, y: Tensor) -> None:
+    def _check_shapes(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> None:
         if x.dim() != 2 or x.shape[1] != self.stream.columns or x.shape[:1] != y.shape or not len(x) > 0:
             raise InputError(
                 f"stream {self.stream.name!r}: a batch must be x [b, {self.stream.columns}] and y [b], "
                 f"got {list(x.shape)} and {list(y.shape)}"
             )
-
-
-def shuffled(seeds: Tensor, epoch: int | Tensor, n: int) -> Tensor:
-    """A permutation of 0 … n-1 for each seed [E] and epoch: rows sorted by a hash (SplitMix64) of (seed, epoch, row).
-
-    Integer arithmetic that wraps around is the same everywhere, which a random generator's stream is not. All members
-    are sorted at once, the member's number above 48 bits of hash: a GPU sorts one long list far faster than many short.
-    """
-    row = torch.arange(n, dtype=torch.int64, device=seeds.device)
-    member = torch.arange(len(seeds), dtype=torch.int64, device=seeds.device)[:, None]
-    hashed = _mix(_mix(_mix(seeds) + epoch)[:, None] + row * _GOLDEN)
-    key = (member << 48) | ((hashed >> 16) & ((1 << 48) - 1))
-    return key.flatten().argsort(stable=True).view(len(seeds), n) - member * n
-
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
-
-
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-
-
-def _mix(z: Tensor) -> Tensor:
-    z = z + _GOLDEN
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * _signed(
-            factor
-        )  # a logical shift: torch's keeps the sign
-    return z ^ ((z >> 31) & ((1 << 33) - 1))
+        if weight is not None and (weight.shape != y.shape or not bool((weight > 0.0).all())):
+            raise InputError(f"stream {self.stream.name!r}: a batch's weights must be positive, one for each row")

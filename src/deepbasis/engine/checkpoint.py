@@ -1,7 +1,9 @@
 """What a run must remember to go on as if it had not been stopped."""
 
+import glob
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,9 +73,55 @@ class RunState:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], identity: Mapping[str, Any]) -> "RunState | None":
-        """The run saved at `path`, or None if there is no file. One of another run is refused, never overwritten."""
-        if not Path(path).exists():
+        """The run saved at `path`, or None if there is no file. One of another run is refused, never overwritten.
+
+        What workers have written beside it, each for its own members, is taken into the file.
+        """
+        parts = sorted(glob.glob(f"{glob.escape(os.fspath(path))}.worker[0-9]*"))
+        states = [cls._read(file, identity) for file in [path, *parts] if Path(file).exists()]
+        if not states:
             return None
+        if not parts:
+            return states[0]
+        state = cls.joined(states)
+        state.save_joined(path)
+        return state
+
+    def save_joined(self, path: str | os.PathLike[str]) -> None:
+        """Save what all workers have come to in place of what each has written."""
+        self.save(path)
+        for part in glob.glob(f"{glob.escape(os.fspath(path))}.worker[0-9]*"):
+            os.unlink(part)
+
+    @classmethod
+    def joined(cls, states: Sequence["RunState"]) -> "RunState":
+        """Several states of one run as one: of a member that is in more than one of them, the furthest."""
+        furthest: dict[int, float] = {}
+        for state in states:
+            for wave in state.pending:
+                furthest |= {index: max(wave.epoch, furthest.get(index, 0)) for index in wave.indices}
+            furthest |= {wave.indices[0]: math.inf for wave in state.ended}
+        whole = cls(states[0].identity, [], [])
+        for state in states:
+            for wave in state.ended:
+                if furthest.pop(wave.indices[0], None) is not None:
+                    whole.ended.append(wave)
+            for wave in state.pending:
+                places = [k for k, index in enumerate(wave.indices) if furthest.get(index) == wave.epoch]
+                if places:
+                    whole.pending.append(wave.select(places))
+                    for k in places:
+                        del furthest[wave.indices[k]]
+        return whole
+
+    def share(self, rank: int, size: int) -> "RunState":
+        """One worker's part of the members; those that have ended are the first worker's."""
+        mine = set([index for wave in self.pending for index in wave.indices][rank::size])
+        pending = [wave.select([k for k, index in enumerate(wave.indices) if index in mine]) for wave in self.pending]
+        return RunState(self.identity, [wave for wave in pending if wave.indices], self.ended if rank == 0 else [])
+
+    @classmethod
+    def _read(cls, path: str | os.PathLike[str], identity: Mapping[str, Any]) -> "RunState":
         tensors, metadata = storage.load(path, KIND)
         _check_identity(path, metadata["identity"], identity)
         parts: dict[str, list[WaveState]] = {}

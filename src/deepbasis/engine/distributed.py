@@ -6,6 +6,7 @@ NCCL. What one worker calls here all must call, in the same order.
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +15,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from deepbasis.errors import InputError
 
@@ -140,7 +143,9 @@ def start(device: str = "auto") -> Team:
     if not dist.is_available() or not (dist.is_initialized() or _launched()):
         return ALONE
     if not dist.is_initialized():
-        dist.init_process_group(_backend(device))
+        backend = _backend(device)
+        store, rank, size = next(rendezvous("env://"))
+        dist.init_process_group(backend, store=_fresh(store, rank, size), rank=rank, world_size=size)
     if dist.get_world_size() > 1:
         _team = Team(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=_PATIENCE))
     return _team
@@ -171,6 +176,27 @@ def _backend(device: str) -> str:
         )
     torch.cuda.set_device(local)
     return "cpu:gloo,cuda:nccl"
+
+
+def _fresh(store: Any, rank: int, size: int) -> Any:
+    """A part of torchrun's store that nobody has written to.
+
+    torchrun keeps its store when it starts workers again, and they would try to reach those before them. The first
+    worker thinks of a name for the part. It tells it to every number that a worker has announced itself by, also to
+    those of the dead, until all that live have confirmed it.
+    """
+    mine = uuid.uuid4().hex
+    if rank == 0:
+        for other in range(1, size):
+            while not store.check([f"deepbasis/heard/{mine}/{other}"]):
+                number = store.get(f"deepbasis/here/{other}").decode()
+                store.set(f"deepbasis/name/{number}", mine)
+                time.sleep(0.01)
+        return PrefixStore(mine, store)
+    store.set(f"deepbasis/here/{rank}", mine)
+    name = store.get(f"deepbasis/name/{mine}").decode()
+    store.set(f"deepbasis/heard/{name}/{rank}", "yes")
+    return PrefixStore(name, store)
 
 
 @torch.no_grad()
@@ -230,13 +256,13 @@ def _global_sum(local: Tensor) -> Tensor:
     return total
 
 
-def _keep_owner(context: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-    context.save_for_backward(inputs[0] == output)
+def _keep_owner(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0] == output)
 
 
-def _to_the_owner(context: Any, gradient: Tensor) -> Tensor:
+def _to_the_owner(ctx: Any, gradient: Tensor) -> Tensor:
     """The maximum is everybody's, so its gradient is the sum of all; it belongs to the row that is the largest."""
-    (owner,) = context.saved_tensors
+    (owner,) = ctx.saved_tensors
     total, owners = _global_sum(torch.stack([gradient, owner.to(gradient.dtype)]))
     return torch.where(owner, total / owners, 0.0)  # equal maxima at several workers share it
 

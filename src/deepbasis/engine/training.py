@@ -2,72 +2,39 @@
 
     outcomes = train(build, members, Rows(x, y), Rows(x_val, y_val), Settings(epochs=100))
 
-A member's start and its order of batches depend on its seed alone, so it ends the same alone or among eighty.
+A member's start and its order of batches depend on its seed alone, so it ends the same alone or among eighty. Several
+workers (`distributed.start()` under torchrun) share the rows of every batch, or the members.
 """
 
 import gc
 import hashlib
 import logging
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from os import PathLike
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from os import PathLike, fspath
 
 import torch
 from torch import Tensor
 
 from deepbasis import __version__
 from deepbasis.engine.batches import Rows, Stream
-from deepbasis.engine.checkpoint import (
-    ACTIVE,
-    FAILED,
-    FINISHED,
-    HISTORY,
-    INTERRUPTED,
-    RunState,
-    WaveState,
-    empty_history,
-)
+from deepbasis.engine.checkpoint import ACTIVE, FAILED, FINISHED, RunState, WaveState
+from deepbasis.engine.distributed import ALONE, Team
+from deepbasis.engine.interrupts import interrupts
 from deepbasis.engine.members import Build, Member
 from deepbasis.engine.memory import available_bytes, bytes_per_member, is_out_of_memory
+from deepbasis.engine.outcomes import Outcome, outcome_of
 from deepbasis.engine.progress import EpochReport, Progress
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.wave import Wave
-from deepbasis.errors import InputError, NumericalError, check_positive_int
+from deepbasis.errors import InputError, check_choice, check_positive_int
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import WeightPosterior
 
 log = logging.getLogger("deepbasis")
 
 _MEMORY_SHARE = 0.7  # of what is free; the estimate is an estimate
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a member came to."""
-
-    member: Member
-    status: str
-    """"finished" (all epochs), "stopped" (patience), "failed" or "interrupted"."""
-    reason: str
-    best_epoch: int
-    """From 1; 0 if no epoch had a finite score."""
-    best_score: float
-    history: dict[str, Tensor]
-    """"train_loss", "validation" and "noise", a number an epoch."""
-    parameters: dict[str, Tensor]
-    """Of the best epoch, on the CPU."""
-
-    def model(self, build: Build) -> DeepBasisGP:
-        """The trained model, in the precision it was trained in."""
-        if self.best_epoch == 0:
-            raise NumericalError(f"member {self.member} has no usable parameters: {self.reason or self.status}")
-        model = build(self.member).to(next(iter(self.parameters.values())).dtype)
-        model.load_state_dict(self.parameters, strict=False)
-        return model
 
 
 def train(
@@ -82,6 +49,8 @@ def train(
     checkpoint_seconds: float = 60.0,
     progress: Progress | None = None,
     wave_size: int | None = None,
+    team: Team = ALONE,
+    spread: str = "auto",
 ) -> list[Outcome]:
     """Train every member and return what each came to, in their order.
 
@@ -89,6 +58,11 @@ def train(
     every `checkpoint_seconds` and when it ends; the same call then goes on from it. Ctrl-C ends the run after the
     present step, with the best parameters so far; a second one at once. `wave_size` is the number of members at a time;
     by default as many as fit. `progress` is told after each epoch.
+
+    Every worker of a `team` makes the same call and gets the same outcomes. What is spread over them is the members,
+    each worker training its own (`spread="members"`, the default for `Rows` where there are enough), or the rows of
+    every batch (`spread="rows"`, the default otherwise), which comes to what one worker comes to. The first worker
+    writes the checkpoint and tells `progress`; a run may be resumed by any number of workers.
     """
     settings = settings or Settings()
     place = torch.device(device)
@@ -100,15 +74,31 @@ def train(
         raise InputError(f"the training data have {columns} columns, the validation data {validation.x.shape[1]}")
     if settings.exact and not isinstance(build(members[0]).posterior, WeightPosterior):
         raise InputError("exact training (mml) needs a distribution over the weights; a DNN has point weights")
-    run = _Run(build, members, data, validation, settings, place, progress, checkpoint, checkpoint_seconds)
-    with _interrupts() as interrupted:
+    by_members = _by_members(spread, team, members, data)
+    run = _Run(
+        build, members, data, validation, settings, place, progress, checkpoint, checkpoint_seconds, team, by_members
+    )
+    with interrupts() as interrupted:
         run.go(interrupted, wave_size)
     gc.collect()  # the last wave is a cycle of references; its memory is wanted for predictions
     return run.outcomes()
 
 
+def _by_members(spread: str, team: Team, members: list[Member], data: Rows | Stream) -> bool:
+    check_choice("spread", spread, {"auto", "rows", "members"})
+    if spread == "members" and isinstance(data, Stream) and not team.alone:
+        raise InputError("spread='members' needs data in memory: of a stream each worker has a part of the rows alone")
+    if spread == "auto":
+        return isinstance(data, Rows) and not team.alone and len(members) >= team.size
+    return spread == "members" and not team.alone
+
+
 class _Run:
-    """Waves of members, one after another, and what must be remembered between them."""
+    """Waves of members, one after another, and what must be remembered between them.
+
+    `team` is every worker. `together` are those that take each step together: all, or, when each has members of its
+    own, this one alone.
+    """
 
     def __init__(
         self,
@@ -121,33 +111,63 @@ class _Run:
         progress: Progress | None,
         path: str | PathLike[str] | None,
         every_seconds: float,
+        team: Team,
+        by_members: bool,
     ) -> None:
         self.build, self.members, self.data, self.validation = build, members, data, validation
         self.settings, self.device, self.progress = settings, device, progress
         self.path, self.every_seconds = path, every_seconds
+        self.team, self.together = team, ALONE if by_members else team
+        self.by_members = by_members
         self.state = RunState(identity={}, pending=[])
         self.cut_short: list[WaveState] = []
         self._written = time.monotonic()
         self._epoch_seconds = 0.0
 
     def go(self, interrupted: Callable[[], bool], wave_size: int | None) -> None:
-        identity = {} if self.path is None else self._identity()
-        resumed = None if self.path is None else RunState.load(self.path, identity)
-        self.state = resumed or RunState(identity, pending=self._waves(wave_size))
+        self._check_that_all_are_alike(wave_size)
+        self.state = self._beginning(wave_size)
+        interrupted = self.together.now_and_then(interrupted)
         while self.state.pending and not interrupted():
             try:
                 self._train_wave(interrupted)
             except Exception as error:
-                if not is_out_of_memory(error) or len(self.state.pending[0].indices) == 1:
+                if not is_out_of_memory(error) or len(self.state.pending[0].indices) == 1 or not self.together.alone:
                     raise
                 self._halve()
+        if self.by_members:
+            self._gather()
+
+    def _beginning(self, wave_size: int | None) -> RunState:
+        """What the file remembers, or every member before its first epoch; of either what this worker is to train."""
+        path, identity = self.path, {} if self.path is None else self._identity()
+        saved = None if path is None else self.team.from_first(lambda: RunState.load(path, identity))
+        everyone = list(range(len(self.members)))
+        if not self.by_members:
+            return saved or RunState(identity, self._waves(everyone, wave_size))
+        if saved is not None:
+            return saved.share(self.team.rank, self.team.size)
+        return RunState(identity, self._waves(everyone[self.team.rank :: self.team.size], wave_size))
+
+    def _gather(self) -> None:
+        """What every worker's members have come to, at every worker."""
+        found = self.team.gather_objects((self.state, self.cut_short))
+        self.state = RunState.joined([state for state, _ in found])
+        self.cut_short = [wave for _, cut_short in found for wave in cut_short]
+        if self.path is not None:
+            path = self.path
+            self.team.from_first(lambda: self.state.save_joined(path))
 
     def outcomes(self) -> list[Outcome]:
         states = {state.indices[0]: state for state in self.state.ended}
         for state in [*self.state.pending, *self.cut_short]:  # an interrupted run has these
             for k, index in enumerate(state.indices):
                 states[index] = state.select([k])
-        return [_outcome(self.members[k], states[k]) for k in range(len(self.members))]
+        outcomes = [outcome_of(self.members[k], states[k]) for k in range(len(self.members))]
+        for outcome in outcomes:
+            if outcome.status == FAILED and self.team.first:
+                log.warning("member %s failed at %s", outcome.member, outcome.reason)
+        return outcomes
 
     def _train_wave(self, interrupted: Callable[[], bool]) -> None:
         gc.collect()  # an earlier wave is a cycle of references, and it holds most of the memory
@@ -155,7 +175,8 @@ class _Run:
             torch.cuda.empty_cache()
         state = self.state.pending[0]
         members = [self.members[k] for k in state.indices]
-        wave = Wave(self.build, state.indices, members, self.data, self.validation, self.settings, self.device)
+        data = (self.data, self.validation)
+        wave = Wave(self.build, state.indices, members, *data, self.settings, self.device, self.together)
         if state.tensors:
             wave.restore(state)
         wave.prepare()
@@ -167,7 +188,8 @@ class _Run:
                 return
             wave.end_epoch()
             self._tell(wave, time.monotonic() - start)
-            if time.monotonic() - self._written >= self.every_seconds:
+            due = time.monotonic() - self._written >= self.every_seconds
+            if self.together.agree(due and self.together.first):  # their clocks differ
                 self.state.pending[0] = wave.export()
                 self._write()
         wave.state.status = [FINISHED if status == ACTIVE else status for status in wave.state.status]
@@ -177,7 +199,8 @@ class _Run:
 
     def _write(self) -> None:
         if self.path is not None:
-            self.state.save(self.path)
+            path = f"{fspath(self.path)}.worker{self.team.rank}" if self.by_members else self.path
+            self.together.from_first(lambda: self.state.save(path))
         self._written = time.monotonic()
 
     def _halve(self) -> None:
@@ -188,17 +211,38 @@ class _Run:
         log.warning("out of memory with %d members at a time: going on with %d", len(everyone), half)
         self.state.pending[:0] = [state.select(everyone[:half]), state.select(everyone[half:])]
 
-    def _waves(self, wave_size: int | None) -> list[WaveState]:
-        everyone = list(range(len(self.members)))
+    def _waves(self, indices: list[int], wave_size: int | None) -> list[WaveState]:
         size = self._fitting() if wave_size is None else check_positive_int("wave_size", wave_size)
-        return [WaveState.fresh(everyone[k : k + size]) for k in range(0, len(everyone), size)]
+        return [WaveState.fresh(indices[k : k + size]) for k in range(0, len(indices), size)]
 
     def _fitting(self) -> int:
         settings = self.settings
-        rows = settings.chunk_rows if settings.exact else min(settings.batch_size, len(self.data))
+        batch = self.together.share(min(settings.batch_size, len(self.data)))
+        rows = settings.chunk_rows if settings.exact else batch
         columns = self.validation.x.shape[1]
         need = bytes_per_member(self.build(self.members[0]), rows, columns, settings.dtype)
-        return max(1, int(_MEMORY_SHARE * available_bytes(self.device) / need))
+        fitting = max(1, int(_MEMORY_SHARE * available_bytes(self.device) / need))
+        return min(self.together.gather_objects(fitting))
+
+    def _check_that_all_are_alike(self, wave_size: int | None) -> None:
+        """Workers that do different things would wait for each other for ever."""
+        mine = {
+            "members": [_plain(member) for member in self.members],
+            "settings": _plain(self.settings),
+            "training rows": len(self.data),
+            "validation rows": len(self.validation),
+            "checkpoint": None if self.path is None else fspath(self.path),
+            "wave_size": wave_size,
+            "spread": self.by_members,
+        }
+        for rank, theirs in enumerate(self.team.gather_objects(mine)):
+            different = [name for name in mine if mine[name] != theirs[name]]
+            if different:
+                name = different[0]
+                raise InputError(
+                    f"every worker must make the same call, but {name} is {mine[name]} at worker {self.team.rank} and "
+                    f"{theirs[name]} at worker {rank}"
+                )
 
     def _identity(self) -> dict[str, object]:
         return {
@@ -211,9 +255,10 @@ class _Run:
         }
 
     def _tell(self, wave: Wave, seconds: float) -> None:
-        if self.progress is None:
+        if self.progress is None or not self.team.first:
             return
         self._epoch_seconds = seconds if self._epoch_seconds == 0.0 else 0.8 * self._epoch_seconds + 0.2 * seconds
+        rows = (isinstance(self.data, Stream) and self.data.epoch_rows) or len(self.data)
         later = sum(len(state.indices) > 0 for state in self.state.pending[1:]) * self.settings.epochs
         self.progress(
             EpochReport(
@@ -222,34 +267,10 @@ class _Run:
                 active=wave.active,
                 members=len(wave.state.indices),
                 best=float(wave.state.tensors["best_score"].min()),
-                rows_per_second=len(self.data) * wave.active / max(seconds, 1e-9),
+                rows_per_second=rows * wave.active / max(seconds, 1e-9),
                 seconds_left=self._epoch_seconds * (self.settings.epochs - wave.state.epoch + later),
             )
         )
-
-
-def _outcome(member: Member, state: WaveState) -> Outcome:
-    """From the state of one member; `active` here means that the run ended before the member did."""
-    status, reason = state.status[0], state.reason[0]
-    if status == ACTIVE:
-        status, reason = INTERRUPTED, f"after epoch {state.epoch}"
-    if status == FAILED:
-        log.warning("member %s failed at %s", member, reason)
-    tensors = state.tensors or {
-        "best_epoch": torch.zeros(1),
-        "last_epoch": torch.zeros(1),
-        "best_score": torch.full((1,), torch.inf),
-        "history": empty_history(1),
-    }
-    return Outcome(
-        member=member,
-        status=status,
-        reason=reason,
-        best_epoch=int(tensors["best_epoch"][0]),
-        best_score=float(tensors["best_score"][0]),
-        history={name: tensors["history"][0, : int(tensors["last_epoch"][0]), j] for j, name in enumerate(HISTORY)},
-        parameters={name: value[0] for name, value in state.group("best").items()},
-    )
 
 
 def _plain(values: Settings | Member) -> dict[str, object]:
@@ -265,23 +286,3 @@ def _description(model: DeepBasisGP) -> dict[str, str]:
 def _digest(parameter: Tensor) -> str:
     values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
     return hashlib.sha256(values.numpy().data).hexdigest()[:8]
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a flag that the engine looks at between steps; the second one raises as usual."""
-    seen = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # handlers can be set in the main thread alone
-        yield seen.is_set
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def note(number: int, frame: object) -> None:
-        seen.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield seen.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)

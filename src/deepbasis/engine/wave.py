@@ -213,7 +213,9 @@ class Wave:
         for x, y, weight, _ in self.source.chunks(self.settings.chunk_rows):
             chunk = self.stack.map(_statistics, (), (x, y, weight))
             total = chunk if total is None else total.plus(chunk)
-        self.team.sum_(*total)
+        if not self.team.alone:
+            total = exact.Statistics(*(part.contiguous() for part in total))  # vmap repeats what all members have
+            self.team.sum_(*total)
         solution = self.stack.map(_solution, (total,))
         if self._solution is None:
             self._solution = exact.Solution(*(part.clone() for part in solution))
@@ -393,7 +395,8 @@ def _chunked(data: Batch, rows: int) -> list[Batch]:
 def _total_weight(data: Rows | Stream) -> Tensor:
     if isinstance(data, Rows) and data.weight is not None:
         return data.weight.double().sum()
-    return torch.tensor(float(len(data)), dtype=torch.float64)
+    total = float(len(data)) if isinstance(data, Rows) or data.total_weight is None else data.total_weight
+    return torch.tensor(total, dtype=torch.float64)
 
 
 def _failure(epoch: int, loss: float, score: float, info: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -78,59 +79,80 @@ def _widths(part: Part) -> dict[str, Floats]:
 
 
 def kernel_slices(parts: Sequence[Part]) -> Figure:
-    """k(., x_ref) of DBK at an urban, a rural and a remote place: a row for each target."""
+    """k(., x_ref) of DBK at an urban, a rural and a remote place, for each target."""
     places = ookla_maps.PLACES[parts[0].values["state"]]
-    page, axes = _maps(parts[0], rows=len(parts), columns=len(places))
-    for part, line in zip(parts, axes, strict=True):
+    sheet = _Sheet(parts)
+    for k, part in enumerate(parts):
         a = part.arrays
-        for ax, place, values, own in zip(line, places, a["slices"].numpy(), a["slices_at"].tolist(), strict=True):
-            _picture(ax, part, a["grid_lon"], a["grid_lat"], values / own, low=-1.0, high=1.0, colours="RdBu_r")
-            ax.plot(place.lon, place.lat, "*", color="black", markersize=11, markeredgecolor="white")
-            ax.set_title(f"{place.kind}: {place.name}", fontsize=10)
-        line[0].set_ylabel(part.values["target"], fontsize=11)
-        bar = page.colorbar(line[-1].collections[0], ax=list(line), shrink=0.8, ticks=[-1, 0, 1], pad=0.01)
-        bar.set_label("k(x, x_ref) / k(x_ref, x_ref)", fontsize=9)
-    _finish(page, parts, "Kernel slices k(x, x_ref)", "The star is x_ref.")
-    return page
+        slices = (a["slices"] / a["slices_at"][:, None, None]).numpy()
+        colours = _between(slices[np.isfinite(slices)])
+        for j, (place, values) in enumerate(zip(places, slices, strict=True)):
+            grid = (a["grid_lon"], a["grid_lat"], values)
+            ax = sheet.draw(k, j, f"{place.kind}: {place.name}", *grid, **colours, colours="magma")
+            ax.plot(place.lon, place.lat, "*", color=plots.BLUE, markersize=12, markeredgecolor="white")
+        sheet.bar(k, "k(x, x_ref) / k(x_ref, x_ref)")
+    note = f"The star is x_ref. Colours end at the quantiles {1.0 - CLIP:.1%} and {CLIP:.1%}."
+    return sheet.finished("Kernel slices k(x, x_ref)", note)
 
 
 def uncertainty(parts: Sequence[Part]) -> Figure:
     """Empirical std of the training rows, predicted std of the test rows, and predicted std everywhere."""
-    page, axes = _maps(parts[0], rows=len(parts), columns=3)
-    for part, line in zip(parts, axes, strict=True):
+    sheet = _Sheet(parts)
+    for k, part in enumerate(parts):
         a = part.arrays
         empirical, (tested, predicted) = a["cell_std"].numpy(), predicted_std(part)
-        low, high = (float(q) for q in np.quantile(np.concatenate([empirical, predicted]), [1.0 - CLIP, CLIP]))
-        _picture(line[0], part, *raster(a["cells"].numpy(), empirical), low=low, high=high)
-        _picture(line[1], part, *raster(tested, predicted), low=low, high=high)
-        _picture(line[2], part, a["grid_lon"], a["grid_lat"], a["grid_std"], low=low, high=high)
-        headings = ("empirical, training rows", "predicted, test rows", "predicted, everywhere")
-        for ax, heading in zip(line, headings, strict=True):
-            ax.set_title(heading, fontsize=10)
-        line[0].set_ylabel(part.values["target"], fontsize=11)
-        bar = page.colorbar(line[-1].collections[0], ax=list(line), shrink=0.8, extend="both", pad=0.01)
-        bar.set_label("standard deviation", fontsize=9)
-    _finish(
-        page,
-        parts,
-        "Uncertainty",
-        f"Standardised log10 of the speed; the left two in cells of {ookla_maps.CELL}°; colours end at {CLIP:.1%}.",
+        colours = _between(np.concatenate([empirical, predicted]))
+        sheet.draw(k, 0, "empirical, training rows", *raster(a["cells"].numpy(), empirical), **colours)
+        sheet.draw(k, 1, "predicted, test rows", *raster(tested, predicted), **colours)
+        sheet.draw(k, 2, "predicted, everywhere", a["grid_lon"], a["grid_lat"], a["grid_std"], **colours)
+        sheet.bar(k, "standard deviation")
+    note = (
+        f"Standardised log10 of the speed. Rows are in cells of {ookla_maps.CELL}°; their quantiles {1.0 - CLIP:.1%} "
+        f'and {CLIP:.1%} end the colours. Of "everywhere" much is far from any row.'
     )
-    return page
+    return sheet.finished("Standard deviation, measured and predicted", note)
 
 
-def _maps(part: Part, rows: int, columns: int) -> tuple[Figure, Any]:
-    """A page of axes in the shape of the part's state."""
-    lon, lat = part.arrays["grid_lon"], part.arrays["grid_lat"]
-    middle = np.radians(float(lat[0] + lat[-1]) / 2.0)
-    shape = float((lat[-1] - lat[0]) / ((lon[-1] - lon[0]) * np.cos(middle)))
-    width = 3.6
-    page = plots.new_figure(width * columns + 1.0, 0.9 + (width * shape + 0.35) * rows)
-    return page, page.subplots(rows, columns, squeeze=False)
+def _between(values: Floats) -> dict[str, float]:
+    low, high = np.quantile(values, [1.0 - CLIP, CLIP])
+    return {"low": float(low), "high": float(high)}
 
 
-def _picture(ax: Any, part: Part, lon: Any, lat: Any, values: Any, **colours: Any) -> None:
-    plots.map_picture(ax, lon, lat, values, outline=part.arrays["outline"], **colours)
+class _Sheet:
+    """Three maps for each of some parts of one state: side by side, or one above the other where the state is flat."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        lon, lat = parts[0].arrays["grid_lon"], parts[0].arrays["grid_lat"]
+        middle = np.radians(float(lat[0] + lat[-1]) / 2.0)
+        shape = float((lat[-1] - lat[0]) / ((lon[-1] - lon[0]) * np.cos(middle)))
+        self.flat = shape < 0.5
+        width = 5.4 if self.flat else 3.6
+        rows, columns = (3, len(parts)) if self.flat else (len(parts), 3)
+        self.page = plots.new_figure(width * columns + 1.0, 1.1 + (width * shape + 0.25) * rows)
+        axes: Any = self.page.subplots(rows, columns, squeeze=False)
+        self.axes = axes.T if self.flat else axes
+
+    def draw(self, k: int, j: int, heading: str, lon: Any, lat: Any, values: Any, **colours: Any) -> Any:
+        """Map j of part k."""
+        part, ax = self.parts[k], self.axes[k, j]
+        ax.set_title(f"{part.values['target']}, {heading}", fontsize=10)
+        return plots.map_picture(ax, lon, lat, values, outline=part.arrays["outline"], **colours)
+
+    def bar(self, k: int, label: str) -> None:
+        """The colours of part k, which its maps have in common."""
+        place: dict[str, Any] = {"location": "bottom", "shrink": 0.6, "aspect": 40} if self.flat else {"shrink": 0.8}
+        maps = list(self.axes[k])
+        self.page.colorbar(maps[0].collections[0], ax=maps, extend="both", pad=0.01, **place).set_label(
+            label, fontsize=9
+        )
+
+    def finished(self, what: str, note: str) -> Figure:
+        v = self.parts[0].values
+        heading = f"{what}: {v['state']}, DBK-RBF ({kind(v)})"
+        self.page.suptitle("\n".join(_lines(heading, 9.0 * self.page.get_figwidth())), fontsize=12)
+        _attribute(self.page, note)
+        return self.page
 
 
 def raster(corner: Any, values: Floats) -> tuple[Floats, Floats, Floats]:
@@ -145,13 +167,13 @@ def raster(corner: Any, values: Floats) -> tuple[Floats, Floats, Floats]:
     return lon, lat, picture
 
 
-def _finish(page: Figure, parts: Sequence[Part], what: str, note: str) -> None:
-    v = parts[0].values
-    page.suptitle(f"{what}: {v['state']}, DBK-RBF ({kind(v)})", fontsize=12)
-    _attribute(page, note)
-
-
 def _attribute(page: Figure, note: str) -> None:
     """Every figure says whose data it shows, and under which licence."""
-    width = int(page.get_figwidth() * 17)  # letters of a line, at the size of a footnote
-    plots.footnote(page, "\n".join([note, *textwrap.wrap(ATTRIBUTION, width)]))
+    letters = 17.0 * page.get_figwidth()  # in a line, at the size of a footnote
+    plots.footnote(page, "\n".join([*_lines(note, letters), *_lines(ATTRIBUTION, letters)]))
+
+
+def _lines(text: str, letters: float) -> list[str]:
+    """As few lines as fit, about as long as each other."""
+    even = math.ceil(len(text) / math.ceil(len(text) / letters)) + 8
+    return textwrap.wrap(text, even, break_on_hyphens=False)

@@ -1,72 +1,16 @@
 """Sec. 4.1, the 1-D example: Fig. 1 (one n), Fig. 4 (n = 500 ... 100,000), Fig. 5 and its appendix (rank 1 ... 64).
 
-Every part is one method (or rank) at one amplitude of the noise and one n, all its seeds trained as one stack. What is
-drawn and tabulated is made from the parts alone: see `step1d_results`, `step1d_tables` and `step1d_figures`.
+Every part is one method (or rank) at one amplitude of the noise and one n, all its seeds trained as one stack
+(`step1d_parts`). Tables and figures are made from the parts alone (`step1d_tables`, `step1d_figures`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
-
 from deepbasis.datasets import step1d as dataset
-from deepbasis.engine.batches import Rows
-from deepbasis.engine.members import Ensemble, Member
-from deepbasis.engine.memory import is_out_of_memory
-from deepbasis.engine.settings import EXACT, Settings
-from deepbasis.engine.wave import Wave
-from deepbasis.experiments import fitting, step1d_figures, step1d_tables
-from deepbasis.experiments.parts import Content, Folder, Part
-from deepbasis.experiments.protocol import FAST_LOG as READING
-from deepbasis.experiments.step1d_results import DPPGP, EXACT_DBK, EXACT_DKL, EXACT_RBF, GRID, Results, StudyResults
-from deepbasis.experiments.timing import Clock, step_milliseconds
-from deepbasis.gp import exact, metrics
-from deepbasis.gp.model import DeepBasisGP
-
-# The paper's protocol (App. B, "1-D Synthetic Data").
-METHOD = "dbk-silu"
-WIDTH, RANK, BATCH = 64, 128, 200
-ALPHA = BETA = 0.01
-MOST_EPOCHS, PATIENCE = 2_000, 100
-EXACT_STEPS = 2_000
-DATA_SEED = 0
-
-FEWEST_COMPILED_STEPS = 20_000
-"""On a GPU, below this many steps compiling takes longer than it saves."""
-
-
-@dataclass(frozen=True)
-class Study:
-    """What is done at one amplitude of the noise."""
-
-    amplitude: float
-    sizes: tuple[int, ...]
-    """n of the scaling, for DBK."""
-    gp_sizes: tuple[int, ...]
-    """n of the exact GPs; 20,000 is the most that the paper could."""
-    ranks: tuple[int, ...]
-    most_steps: int
-    """Epochs of dPPGP are cut so that a training has no more steps than this."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    studies: tuple[Study, ...]
-    seeds: int
-    focus: int
-    """n of Fig. 1. NOTE[GAP]: and of the rank study, whose n the paper does not say."""
-    training_rows: int = 100_000
-    other_rows: int = 1_000
-    """To validate, and as many to test."""
-    exact_steps: int = EXACT_STEPS
-    gp_seconds: float = 20.0
-    """For all seeds of an exact GP at one n; a GPU's."""
-    gp_steps: int = EXACT_STEPS
-
+from deepbasis.experiments import step1d_figures, step1d_tables
+from deepbasis.experiments.parts import Folder
+from deepbasis.experiments.step1d_parts import Laboratory, Plan, Study
+from deepbasis.experiments.step1d_results import Results
 
 FULL = Plan(
     studies=(
@@ -75,7 +19,9 @@ FULL = Plan(
             sizes=(500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000),
             gp_sizes=(500, 1_000, 2_000, 5_000, 10_000, 20_000),
             ranks=(1, 2, 4, 8, 16, 32, 64),
+            constant_ranks=(8, 64),
             most_steps=40_000,
+            collapse_steps=4_000,
         ),
         Study(
             amplitude=dataset.PRINTED_AMPLITUDE,
@@ -89,9 +35,17 @@ FULL = Plan(
     focus=20_000,
 )
 QUICK = Plan(
-    studies=tuple(
-        Study(amplitude, sizes=(500, 1_000), gp_sizes=(500, 1_000), ranks=(1, 8), most_steps=60)
-        for amplitude in (dataset.AMPLITUDE, dataset.PRINTED_AMPLITUDE)
+    studies=(
+        Study(
+            amplitude=dataset.AMPLITUDE,
+            sizes=(500, 1_000),
+            gp_sizes=(500, 1_000),
+            ranks=(1, 8),
+            constant_ranks=(8,),
+            most_steps=60,
+            collapse_steps=20,
+        ),
+        Study(amplitude=dataset.PRINTED_AMPLITUDE, sizes=(1_000,), gp_sizes=(1_000,), ranks=(1, 8), most_steps=60),
     ),
     seeds=2,
     focus=1_000,
@@ -105,171 +59,7 @@ QUICK = Plan(
 def run(folder: Folder, *, quick: bool) -> None:
     """Compute the parts that are missing, then write the tables and figures of all that are there."""
     plan = QUICK if quick else FULL
-    results = Results(plan.focus, quick)
-    for study in plan.studies:
-        results.studies.append(_Laboratory(folder, plan, study).results())
+    studies = [Laboratory(folder, plan, study).results() for study in plan.studies]
+    results = Results(plan.focus, quick, studies)
     step1d_tables.write(folder, results)
     step1d_figures.write(folder, results)
-
-
-class _Laboratory:
-    """Makes the parts of one study."""
-
-    def __init__(self, folder: Folder, plan: Plan, study: Study) -> None:
-        self.folder, self.plan, self.study = folder, plan, study
-        self.device = folder.device
-        self.data = dataset.experiment_data(
-            training=plan.training_rows,
-            validation=plan.other_rows,
-            test=plan.other_rows,
-            amplitude=study.amplitude,
-            seed=DATA_SEED,
-        )
-        self.validation, self.test = Rows(*self.data.validation), Rows(*self.data.test)
-        self.grid = GRID[:, None]
-
-    def results(self) -> StudyResults:
-        study, focus, end = self.study, self.plan.focus, f"a{self.study.amplitude:g}"
-        scores = dataset.oracle_scores(self.data.test, study.amplitude)
-        results = StudyResults(study.amplitude, scores, self.data.training.first(focus))
-        for n in study.sizes:
-            results.add_size(DPPGP, n, self._dppgp(f"dppgp-{end}-n{n}", n))
-            results.add_size(EXACT_DBK, n, self._exact(f"exact-{end}-n{n}", n))
-        for n in study.gp_sizes:
-            results.add_size(EXACT_RBF, n, self._gpytorch(f"rbf-{end}-n{n}", n, deep=False))
-            results.add_size(EXACT_DKL, n, self._gpytorch(f"dkl-{end}-n{n}", n, deep=True))
-        for rank in study.ranks:
-            results.add_rank(rank, self._dppgp(f"rank-{end}-r{rank}", focus, rank=rank))
-        return results
-
-    # ---- DBK through our engine --------------------------------------------------------------------------------
-
-    def _dppgp(self, name: str, n: int, rank: int = RANK) -> Part | None:
-        steps_an_epoch = -(-n // BATCH)
-        epochs = max(1, min(MOST_EPOCHS, self.study.most_steps // steps_an_epoch))
-        chosen = {"epochs": epochs, "batch_size": BATCH, "patience": PATIENCE}
-        compile = self.device.type == "cuda" and epochs * steps_an_epoch >= FEWEST_COMPILED_STEPS
-        return self._dbk(name, n, rank, chosen, compile)
-
-    def _exact(self, name: str, n: int) -> Part | None:
-        """No patience: an epoch is a step, and the paper does all of them."""
-        return self._dbk(name, n, RANK, {"objective": EXACT, "epochs": self.plan.exact_steps}, compile=False)
-
-    def _dbk(self, name: str, n: int, rank: int, chosen: Mapping[str, Any], compile: bool) -> Part | None:
-        """`chosen` are settings of the run that its file must agree with; compiling or not is none of them."""
-        build = READING.build(METHOD, 1, rank=rank, width=WIDTH)
-        settings = READING.settings(METHOD, **chosen, compile=compile)
-        members = [Member(seed=seed, alpha=ALPHA, beta=BETA) for seed in range(self.plan.seeds)]
-        rows = Rows(*self.data.training.first(n))
-
-        def compute() -> Content:
-            run = fitting.fit(
-                build,
-                members,
-                rows,
-                self.validation,
-                settings,
-                device=self.device,
-                progress=self.folder.progress,
-                checkpoint=self.folder.checkpoint(name),
-            )
-            values, arrays = self._described(run)
-            if rank == RANK:
-                values |= self._timed(run, members[0], rows)
-            return values, arrays
-
-        return self.folder.part(name, {**self._common(n), "rank": rank, "width": WIDTH, **chosen}, compute)
-
-    def _common(self, n: int) -> dict[str, Any]:
-        return {
-            "amplitude": self.study.amplitude,
-            "n": n,
-            "rows": [self.plan.training_rows, self.plan.other_rows, self.plan.other_rows],
-            "data_seed": DATA_SEED,
-            "seeds": self.plan.seeds,
-            "weights": [ALPHA, BETA],
-            "learning_rates": [READING.settings(METHOD).learning_rate, READING.noise_learning_rate],
-        }
-
-    @torch.no_grad()
-    def _described(self, run: fitting.Run) -> Content:
-        """Scores and effective rank of every seed; predictions of all, and the basis of the best, on the grid.
-
-        NOTE[DIFF]: the best run is chosen by validation NLL; the paper's figure shows the best by test NLL.
-        """
-        records = run.records(self.test, self.device)
-        usable = [k for k, record in enumerate(records) if record["nll"] is not None]
-        bases = {k: run.model(k).basis(self.grid) for k in usable}
-        for k, record in enumerate(records):
-            spectrum = metrics.basis_spectrum(bases[k].double()) if k in bases else None
-            record["effective_rank"] = None if spectrum is None else float(metrics.effective_rank(spectrum))
-        best = min(usable, key=lambda k: records[k]["validation"], default=None)
-        predictions = run.predict(self.grid, self.device)
-        values = {"records": records, "best": best, "epochs": run.settings.epochs, "exact": run.settings.exact}
-        arrays = {"mean": torch.stack([p.mean for p in predictions]), "std": torch.stack([p.std for p in predictions])}
-        return values, arrays if best is None else {**arrays, "phi": bases[best]}
-
-    def _timed(self, run: fitting.Run, member: Member, rows: Rows) -> dict[str, float]:
-        """A step and an evaluation of one model, apart from the training: not compiled, on a GPU as one CUDA graph."""
-        settings = READING.settings(METHOD, **_timing_settings(run.settings))
-        wave = Wave(run.build, [0], [member], rows, self.validation, settings, self.device)
-        wave.prepare()
-        model, clock, x = wave.stack.member(0), Clock(self.device), self.test.x.to(self.device)
-        again = _evaluation(model, x)
-        chunks = rows.to(self.device, settings.dtype)
-
-        def with_posterior() -> None:
-            """Algorithm 2: features of all rows, the closed-form posterior, then the prediction."""
-            exact.fit_posterior(model, lambda: zip(chunks.x.split(8192), chunks.y.split(8192), strict=True))
-            again()
-
-        first: Callable[[], None] = with_posterior if settings.exact else again
-        return {
-            "step_ms": step_milliseconds(wave),
-            "eval_ms": clock.milliseconds(first, repetitions=9),
-            "eval_again_ms": clock.milliseconds(again, repetitions=9),
-        }
-
-    # ---- exact GPs through GPyTorch ----------------------------------------------------------------------------
-
-    def _gpytorch(self, name: str, n: int, *, deep: bool) -> Part | None:
-        plan = self.plan
-        settings = {**self._common(n), "steps": plan.gp_steps, "seconds": plan.gp_seconds, "width": WIDTH}
-
-        def compute() -> Content:
-            from deepbasis.experiments.exact_gpytorch import Budget, Rates, Task, fit
-
-            here = (Rows(*self.data.training.first(n)), self.validation, self.test)
-            data, validation, test = (rows.to(self.device, torch.float32) for rows in here)
-            grid = self.grid.to(self.device)
-            budget = Budget(plan.gp_seconds, plan.gp_steps, plan.seeds)
-            rates = Rates(noise_learning_rate=READING.noise_learning_rate)
-            result = fit(Task(data, validation, test, grid), budget, rates, width=WIDTH if deep else None)
-            named = ("records", "best", "step_ms", "eval_ms", "eval_again_ms", "unconverged")
-            values = {name: getattr(result, name) for name in named}
-            return values, {"mean": result.drawn.mean[None], "std": result.drawn.std[None], "K": result.K}
-
-        try:
-            return self.folder.part(name, settings, compute)
-        except ModuleNotFoundError as error:
-            if error.name not in ("gpytorch", "linear_operator"):
-                raise
-            self.folder.tell(f"{name}: left out, it needs GPyTorch: pip install 'deepbasis[gpytorch]'")
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            self.folder.tell(f"{name}: left out, {n} x {n} kernel matrices do not fit into the memory here")
-        return None
-
-
-def _timing_settings(settings: Settings) -> dict[str, Any]:
-    return {"objective": settings.objective, "batch_size": settings.batch_size}
-
-
-def _evaluation(model: DeepBasisGP, x: Tensor) -> Callable[[], None]:
-    ensemble = Ensemble([model], corrected=False, device=x.device)
-
-    def evaluate() -> None:
-        ensemble.predict(x)
-
-    return evaluate

@@ -43,6 +43,7 @@ def write(folder: Folder, results: Results) -> None:
             ("figure4", scaling(study)),
             ("figure5", by_rank(study)),
             ("figure5-appendix", bases(study)),
+            ("collapse", collapse(results, study)),
         ):
             if figure is not None:
                 folder.write(f"{name}-amplitude-{study.amplitude:g}.png", plots.png(figure))
@@ -156,7 +157,7 @@ def by_rank(study: StudyResults) -> Any:
     if not shown:
         return None
     page = plots.new_figure(2.5 * len(shown) + 5.4, 3.6)
-    page.get_layout_engine().set(wspace=0.06)
+    page.set_layout_engine("constrained", wspace=0.06)
     axes: Any = page.subplots(1, len(shown) + 1, width_ratios=[1.0] * len(shown) + [1.55])
     for ax, (rank, fit) in zip(axes, shown.items(), strict=False):
         _kernel(ax, fit)
@@ -185,7 +186,7 @@ def _nll_over_rank(ax: Any, study: StudyResults, fits: dict[int, Fit]) -> None:
     ax.set(xlabel="rank r", ylabel="test NLL, nats a row")
     ax.set_title(f"noise of amplitude {study.amplitude:g}", fontsize=12)
     handles, labels = ax.get_legend_handles_labels()
-    ax.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9)
+    ax.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="upper right")
 
 
 def bases(study: StudyResults) -> Any:
@@ -208,6 +209,39 @@ def bases(study: StudyResults) -> Any:
     _band_legend(
         page, axes[1, 0], f"noise of amplitude {study.amplitude:g}; the run with the best validation NLL", study
     )
+    return page
+
+
+# ---- what theory says of exact training (Corollary 1, Theorem 3) -----------------------------------------------
+
+
+def collapse(results: Results, study: StudyResults) -> Any:
+    """The effective rank, and the first eigenvalue's share, as exact training goes on."""
+    if study.collapse is None:
+        return None
+    page = plots.new_figure(10.0, 3.6)
+    axes: Any = page.subplots(1, 2)
+    panels = {"effective rank of the kernel": study.collapse.effective_ranks}
+    panels["share of the first eigenvalue"] = study.collapse.first_shares
+    steps = study.collapse.steps.numpy()
+    colour, _ = STYLE[EXACT_DBK]
+    for ax, (title, values) in zip(axes, panels.items(), strict=True):
+        mean = values.mean(0).numpy()
+        spread = values.std(0).numpy() if len(values) > 1 else None
+        label = f"{METHODS[EXACT_DBK]}: mean ± std of {len(values)} seeds"
+        plots.curve(ax, steps, mean, spread, colour=colour, marker="", label=label)
+        ax.set_title(title, fontsize=12)
+        ax.set_xlabel("full-batch steps")
+        ax.set_xlim(0, steps[-1])
+    axes[1].set_ylim(0, 1)
+    there = study.at(results.focus).get(DPPGP)
+    statistic = None if there is None else there.statistic("effective_rank")
+    if statistic is not None:
+        axes[0].axhline(statistic[0], color=STYLE[DPPGP][0], linestyle=_DASHED, label=f"{METHODS[DPPGP]}, trained")
+    axes[0].axhline(1.0, color=plots.INK, linewidth=0.9, linestyle=_DASHED, label="rank 1")
+    axes[0].set_ylim(bottom=0)
+    title = f"n = {results.focus:,}, noise of amplitude {study.amplitude:g}"
+    page.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, title=title)
     return page
 
 

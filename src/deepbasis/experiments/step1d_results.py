@@ -11,6 +11,7 @@ from torch import Tensor
 
 from deepbasis.datasets.step1d import Draw
 from deepbasis.experiments.parts import Part, summary
+from deepbasis.gp.metrics import effective_rank
 
 GRID = torch.linspace(-1.0, 1.0, 401)
 """Where kernels, bases and predictions are recorded."""
@@ -93,6 +94,28 @@ class Fit:
         return rows[self.values["best"]] if len(rows) > 1 else rows[0]
 
 
+@dataclass(frozen=True)
+class Collapse:
+    """The kernel's spectrum through exact training."""
+
+    part: Part
+
+    @property
+    def steps(self) -> Tensor:
+        return self.part.arrays["steps"]
+
+    @property
+    def effective_ranks(self) -> Tensor:
+        """[seeds, steps]."""
+        return torch.stack([torch.stack([effective_rank(s) for s in seed]) for seed in self.part.arrays["spectra"]])
+
+    @property
+    def first_shares(self) -> Tensor:
+        """[seeds, steps]: the largest eigenvalue's share of them all."""
+        spectra = self.part.arrays["spectra"]
+        return spectra[..., 0] / spectra.sum(-1)
+
+
 @dataclass
 class StudyResults:
     """At one amplitude."""
@@ -105,6 +128,9 @@ class StudyResults:
     sizes: dict[str, dict[int, Fit]] = field(default_factory=lambda: {method: {} for method in METHODS})
     """By method and n."""
     by_rank: dict[int, Fit] = field(default_factory=dict)
+    at_a_constant_rate: dict[int, Fit] = field(default_factory=dict)
+    """By rank."""
+    collapse: Collapse | None = None
     missing: int = 0
     """Parts that were left out."""
 
@@ -114,6 +140,13 @@ class StudyResults:
     def add_rank(self, rank: int, part: Part | None) -> None:
         self._add(self.by_rank, rank, part)
 
+    def add_constant_rank(self, rank: int, part: Part | None) -> None:
+        self._add(self.at_a_constant_rate, rank, part)
+
+    def add_collapse(self, part: Part | None) -> None:
+        self.missing += part is None
+        self.collapse = None if part is None else Collapse(part)
+
     def at(self, n: int) -> dict[str, Fit]:
         """The methods that there are at this n, in the order of Fig. 1."""
         return {method: fits[n] for method, fits in self.sizes.items() if n in fits}
@@ -121,10 +154,11 @@ class StudyResults:
     def every_n(self) -> list[int]:
         return sorted({n for fits in self.sizes.values() for n in fits})
 
-    def fits(self) -> Iterator[Fit]:
-        for fits in self.sizes.values():
-            yield from fits.values()
-        yield from self.by_rank.values()
+    def parts(self) -> Iterator[Part]:
+        for fits in (*self.sizes.values(), self.by_rank, self.at_a_constant_rate):
+            yield from (fit.part for fit in fits.values())
+        if self.collapse is not None:
+            yield self.collapse.part
 
     def _add(self, place: dict[int, Fit], key: int, part: Part | None) -> None:
         if part is None:
@@ -138,7 +172,7 @@ class Results:
     focus: int
     """n of Fig. 1 and Fig. 5."""
     quick: bool
-    studies: list[StudyResults] = field(default_factory=list)
+    studies: list[StudyResults]
 
     def parts(self) -> list[Part]:
-        return [fit.part for study in self.studies for fit in study.fits()]
+        return [part for study in self.studies for part in study.parts()]

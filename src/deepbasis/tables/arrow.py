@@ -70,10 +70,7 @@ def kind_of(type_: Any) -> str:
 
 def arrow_column(label: str, values: Any) -> Column:
     """A pyarrow Array or ChunkedArray as a column."""
-    import pyarrow as pa
-
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+    values = _one_array(values)
     kind = kind_of(values.type)
     if values.null_count == len(values):
         return missing_column(label, len(values))
@@ -83,21 +80,29 @@ def arrow_column(label: str, values: Any) -> Column:
         return typed_column(label, _times(values))
     if kind not in ("numeric", "boolean"):
         raise InputError(f"X: {label} is of type {values.type}, which is not supported; convert it or drop it")
-    numbers = _numbers(values)
-    column = Column(label, kind, numbers)
+    column = Column(label, kind, numbers(values))
     refuse_infinite(column)
-    return missing_column(label, len(values)) if np.isnan(numbers).all() else column
+    return missing_column(label, len(values)) if np.isnan(column.values).all() else column
 
 
-def _numbers(values: Any) -> Array:
-    """float64, NaN where there is no value."""
+def numbers(values: Any) -> Array:
+    """Numbers or truth values as float64, NaN where there is no value."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    values = _one_array(values)
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     values = pc.cast(values, pa.float64(), safe=False)
     return np.asarray(values.to_numpy(zero_copy_only=False))  # a hole is NaN here
+
+
+def _one_array(values: Any) -> Any:
+    import pyarrow as pa
+
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
 
 
 def _times(values: Any) -> Array:

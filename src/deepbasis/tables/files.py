@@ -99,6 +99,17 @@ def check_output(path: str | os.PathLike[str], *, endings: Sequence[str] = (), i
         raise InputError(cannot_write(path, error)) from None
 
 
+def check_out_folder(out: str | os.PathLike[str]) -> None:
+    """A folder, or a name that one can be made under."""
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out '{out}' is a file: predictions of many tables go to a folder")
+    try:
+        folder.mkdir(parents=False, exist_ok=True)
+    except OSError as error:
+        raise InputError(cannot_write(out, error)) from None
+
+
 def check_folder(path: str | os.PathLike[str]) -> None:
     """The folder that is to hold `path` must exist."""
     folder = Path(path).parent

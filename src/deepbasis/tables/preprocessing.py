@@ -15,7 +15,7 @@ output; where that leaves none at all, there is one of zeros.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,11 +105,20 @@ class Preprocessor:
 
     def _encoded(self, table: Any) -> NDArray[np.float64]:
         out = np.zeros((len(table), self.width))
+        self._write(self._columns(table), out)
+        return out
+
+    def encode(self, columns: Iterable[Column], out: NDArray[Any]) -> None:
+        """`transform` of columns that were read elsewhere, into `out` [n, width], which holds zeros."""
+        pairs = zip(self.encodings, columns, strict=True)
+        self._write(((encoding, check_kind(encoding, column)) for encoding, column in pairs), out)
+
+    @staticmethod
+    def _write(columns: Iterable[tuple[Encoding, Column]], out: NDArray[Any]) -> None:
         start = 0
-        for encoding, column in self._columns(table):
+        for encoding, column in columns:
             encode(encoding, column, out[:, start : start + encoding.width])
             start += encoding.width
-        return out
 
     def _check_columns(self, table: Any, estimator_name: str) -> None:
         """The columns of training, by name and in their order, or by number: scikit-learn's convention and words."""

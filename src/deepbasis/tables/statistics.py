@@ -5,7 +5,7 @@
     whole = Statistics.merged([...])                   # of all workers
     whole.preprocessor(), whole.target()
 
-`to_bytes` and `from_bytes` carry it from worker to worker: arrays and JSON, no pickle.
+`to_bytes` and `from_bytes` carry it from worker to worker: arrays and JSON, without pickle.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ date vary, and the weights of up to `MOST_NAMES` categories. Quantiles are a ske
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +25,7 @@ from deepbasis.tables.encoders import (
     phase_ranges,
     phases_that_vary,
 )
+from deepbasis.tables.held_out import name_hashes
 from deepbasis.tables.sketch import QuantileSketch
 
 MOST_NAMES = 100_000
@@ -151,7 +151,7 @@ class Categories:
     def _let_go(self) -> None:
         if len(self.counts) <= MOST_NAMES:
             return
-        self.hashes = _smallest(self.hashes, _hashes(self.counts))
+        self.hashes = _smallest(self.hashes, name_hashes(self.counts))
         ranked = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
         self.counts = dict(ranked[: MOST_NAMES // 2])
         self.error += ranked[MOST_NAMES // 2][1]
@@ -161,7 +161,7 @@ class Categories:
         """How many different texts there are: exact, or, once some were let go, to about 3 %."""
         if self.error == 0.0:
             return len(self.counts)
-        smallest = _smallest(self.hashes, _hashes(self.counts))
+        smallest = _smallest(self.hashes, name_hashes(self.counts))
         return round((len(smallest) - 1) / (float(smallest[-1]) / 2.0**64))
 
     def encoding(self, label: str, missing: bool, rows: int, mass: float) -> Encoding:
@@ -176,11 +176,6 @@ class Categories:
     def from_state(cls, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> Categories:
         counts = dict(zip(metadata["names"], arrays["counts"].tolist(), strict=True))
         return cls(counts, metadata["error"], arrays["hashes"])
-
-
-def _hashes(names: Iterable[str]) -> Array:
-    digests = b"".join(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest() for name in names)
-    return np.frombuffer(digests, dtype=np.uint64)
 
 
 def _smallest(one: Array, other: Array) -> Array:

@@ -107,7 +107,14 @@ def check_weight(weight: Any, n: int) -> Floats:
         )
     if len(values) != n:
         raise InputError(f"sample_weight.shape == {values.shape}, expected {(n,)}: one weight for each row of X")
-    weights = _numbers(values, "sample_weight")
+    weights = check_weights(_numbers(values, "sample_weight"), "sample_weight")
+    if not weights.any():
+        raise InputError("Sample weights must contain at least one non-zero number: every sample_weight is zero")
+    return weights
+
+
+def check_weights(weights: Floats, name: str) -> Floats:
+    """Finite and not negative; all may be zero, as those of a part of the rows can be."""
     for what, bad in (
         ("not finite (NaN or inf)", ~np.isfinite(weights)),
         ("negative", weights < 0),
@@ -116,11 +123,9 @@ def check_weight(weight: Any, n: int) -> Floats:
         if bad.any():
             row = int(np.argmax(bad))
             raise InputError(
-                f"sample_weight has {int(bad.sum())} value(s) that are {what}, the first in row {row}: {weights[row]}; "
+                f"{name} has {int(bad.sum())} value(s) that are {what}, the first in row {row}: {weights[row]}; "
                 "a weight is a number >= 0, and 0 leaves the row out"
             )
-    if not weights.any():
-        raise InputError("Sample weights must contain at least one non-zero number: every sample_weight is zero")
     return weights
 
 

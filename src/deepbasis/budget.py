@@ -1,0 +1,129 @@
+"""Memory: how much may be used, and what a table that is streamed makes of it.
+
+    the limit  =  this process as it is  +  members in training  +  validation rows
+                  +  blocks being read (an eighth of what is left)  +  the shuffle buffer (a quarter)  +  slack
+
+The slack is for what cannot be foreseen from outside: Arrow's pages, the allocator's holes, temporaries of the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepbasis.errors import InputError
+
+GIB = 2**30
+
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": GIB, "t": 2**40}
+_RESIDENT_COPIES = 6  # of a table's bytes while it is fitted in memory: as read, split, encoded, as tensors
+_PROCESS = 512 * 2**20  # this process, where the system does not tell
+_BLOCK_ROWS = (1_024, 65_536)  # fewer is slow, more is no faster
+_BUFFER_ROWS = 4_000_000  # more rows do not mix better
+_LEAST = 32 * 2**20  # to read with
+_QUEUE = 2  # blocks between the reader and the engine
+
+
+def parse_memory(memory: Any) -> int | None:
+    """Bytes of "2GiB", "500M" or a number; None is None. GB, GiB and G are all 2^30 bytes."""
+    if memory is None:
+        return None
+    text = str(memory).strip().lower()
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(?:i?b)?", text)
+    number = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if isinstance(memory, bool) or number < 1.0:
+        raise InputError(f"memory must be a size such as '2GiB' or '500MiB', got {memory!r}")
+    return int(number)
+
+
+def words(size: float) -> str:
+    """2.0 GiB, 512 MiB."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{max(1, round(size / 2**20))} MiB"
+
+
+def available() -> int:
+    """What this machine, or the container that this process runs in, has to give."""
+    sizes = [_meminfo(), _container()]
+    known = [size for size in sizes if size is not None]
+    return min(known) if known else 4 * GIB
+
+
+def fits_in_memory(rows: int, row_bytes: int, memory: int | None) -> bool:
+    """Whether a table can be fitted resident: within the limit, or within half of what is there where there is none."""
+    limit = available() // 2 if memory is None else memory - _resident()
+    return _RESIDENT_COPIES * rows * row_bytes <= limit
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is read and held at a time."""
+
+    block_rows: int
+    buffer_rows: int
+    queue: int = _QUEUE
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A limit, less what this process and its training take already."""
+
+    limit: int
+    taken: int
+
+    @classmethod
+    def of(cls, memory: int | None, taken: int = 0) -> Budget:
+        """`taken` is what comes on top of the process as it is now: members, validation rows."""
+        limit = min(available() // 2, 8 * GIB) + _resident() if memory is None else memory
+        budget = cls(limit, _resident() + taken)
+        if budget.left < _LEAST:
+            raise InputError(
+                f"memory of {words(limit)} is too little: {words(budget.taken)} are taken before a row is read; "
+                f"give at least {words(budget.taken + 4 * _LEAST)}, or use fewer members or a smaller batch_size"
+            )
+        return budget
+
+    @property
+    def left(self) -> int:
+        return self.limit - self.taken
+
+    def sizes(self, raw_bytes: int, columns: int, width: int, item_bytes: int) -> Sizes:
+        """For rows of `raw_bytes` in the file with `columns` columns, that become `width` numbers of `item_bytes`."""
+        encoded = width * item_bytes
+        while_read = 2 * raw_bytes + 16 * columns + (3 + _QUEUE) * encoded
+        fewest, most = _BLOCK_ROWS
+        block_rows = min(max(self.left // 8 // while_read, fewest), most)
+        buffer_rows = min(max(self.left // 4 // max(encoded, 1), block_rows), _BUFFER_ROWS)
+        return Sizes(block_rows, buffer_rows)
+
+    def members_at_a_time(self, members: int, bytes_per_member: int) -> int:
+        """How many may train together within a third of what is left."""
+        return min(members, max(1, self.left // 3 // bytes_per_member))
+
+
+def _resident() -> int:
+    """What this process has in memory now."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return _PROCESS
+
+
+def _meminfo() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def _container() -> int | None:
+    """What the control group leaves, where there is a limit."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None

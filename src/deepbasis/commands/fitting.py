@@ -1,0 +1,100 @@
+"""From the words of `deepbasis fit` to a fit: of one table in memory, or of a table in files of any size."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deepbasis.budget import parse_memory
+from deepbasis.commands.tables import training_table, validation_table
+from deepbasis.commands.wording import table_named
+from deepbasis.errors import InputError
+from deepbasis.tables import files
+from deepbasis.tables.places import is_many
+
+if TYPE_CHECKING:
+    from deepbasis.engine.distributed import Team
+    from deepbasis.estimator import DeepBasisRegressor
+
+_LARGE = 64 * 2**20  # from this size on a file is looked at before it is read
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which part each column plays."""
+
+    target: str
+    weight: str | None
+    groups: str | None
+    drop: list[str]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The options for tables of any size."""
+
+    memory: str | None
+    stream: bool | None
+    max_steps: int | None
+    checkpoint: str | None
+
+    @property
+    def wanted(self) -> bool:
+        return (self.memory, self.stream, self.max_steps, self.checkpoint) != (None, None, None, None)
+
+    def check(self, train: str, out: str) -> None:
+        """Before anything heavy is imported."""
+        if train == files.STANDARD and self.wanted:
+            raise InputError(
+                "standard input is read at once: --memory, --stream, --max-steps and --checkpoint are for files"
+            )
+        check_memory(self.memory)
+        if self.checkpoint is not None:
+            if self.checkpoint == out:
+                raise InputError("--checkpoint and --out are the same file: give the checkpoint a name of its own")
+            files.check_output(self.checkpoint, inputs=[train])
+
+
+def check_memory(memory: str | None) -> None:
+    try:
+        parse_memory(memory)
+    except InputError as error:
+        raise InputError(f"--{error}") from None
+
+
+def is_large(train: str) -> bool:
+    """A folder, a pattern, or a file that may not fit into memory."""
+    if train == files.STANDARD:
+        return False
+    return is_many(train) or (os.path.isfile(train) and os.path.getsize(train) >= _LARGE)
+
+
+def fit_table(model: DeepBasisRegressor, train: str, validation: str | None, columns: Columns) -> None:
+    """One table, read at once."""
+    X, y, sample_weight, labels = training_table(train, columns.target, columns.weight, columns.groups, columns.drop)
+    checked = None if validation is None else validation_table(validation, columns.target, list(X.columns))
+    with table_named(train, validation):
+        model.fit(X, y, sample_weight, labels, *(checked or (None, None)))
+
+
+def fit_files(
+    model: DeepBasisRegressor, train: str, validation: str | None, columns: Columns, scale: Scale, team: Team
+) -> None:
+    """A table in files, read at once or piece by piece, by one worker or several."""
+    if files.STANDARD in (train, validation):
+        raise InputError("standard input cannot be read beside other files or by several workers: give it as a file")
+    with table_named(train, validation):
+        model.fit_dataset(
+            train,
+            columns.target,
+            weight=columns.weight,
+            groups=columns.groups,
+            drop=columns.drop,
+            validation=validation,
+            memory=scale.memory,
+            stream=scale.stream,
+            max_steps=scale.max_steps,
+            checkpoint=scale.checkpoint,
+            team=team,
+        )

@@ -1,0 +1,61 @@
+"""What "auto" comes to for a table of so many rows: the settings of a run, and the weights to try."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from deepbasis.engine import devices
+from deepbasis.engine.settings import EXACT, Settings
+from deepbasis.gp.methods import METHODS
+from deepbasis.recipes import FLOAT64_ROWS, RECIPES, epochs_for, objective_of, stream_epochs_for, weights_for
+
+_COMPILE_STEPS = 3_000  # from here on compiling pays on a GPU
+
+
+@dataclass(frozen=True)
+class Plan:
+    settings: Settings
+    pairs: list[tuple[float, float]]
+    """(alpha, beta) to try."""
+    device: torch.device
+    epoch_rows: int
+    """Rows of an epoch: all of them, or a piece where the table is streamed."""
+
+
+def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int | None = None) -> Plan:
+    """For the arguments of a `DeepBasisRegressor`."""
+    recipe = RECIPES[given.recipe]
+    objective = objective_of(given.method, given.objective)
+    batch_size = given.batch_size
+    if batch_size == "auto":
+        batch_size = rows if rows <= recipe.full_batch_rows else recipe.batch_size
+    passes = None if given.epochs == "auto" else int(given.epochs)
+    if streamed:
+        epochs, epoch_rows = stream_epochs_for(recipe, rows, int(batch_size), objective == EXACT, passes, max_steps)
+    else:
+        epochs, epoch_rows = passes or epochs_for(recipe, rows, int(batch_size), objective == EXACT), rows
+        if max_steps is not None:
+            steps = 1 if objective == EXACT else -(-rows // int(batch_size))
+            epochs = min(epochs, max(1, max_steps // steps))
+    steps = epochs * -(-epoch_rows // int(batch_size))
+    patience = max(1, round(recipe.patience_share * epochs)) if given.patience == "auto" else given.patience
+    precision = given.dtype
+    if precision == "auto":
+        precision = "float64" if rows <= FLOAT64_ROWS else "float32"
+    device = devices.named(given.device)
+    on_gpu = device.type == "cuda"
+    settings = Settings(
+        objective=objective,
+        corrected=METHODS[given.method].corrected,
+        epochs=epochs,
+        batch_size=int(batch_size),
+        learning_rate=recipe.learning_rate if given.learning_rate == "auto" else float(given.learning_rate),
+        noise_learning_rate=recipe.noise_learning_rate,
+        weight_decay=given.weight_decay,
+        schedule=recipe.schedule,
+        patience=int(patience),
+        precision=precision,
+        compile=on_gpu and steps >= _COMPILE_STEPS if given.compile == "auto" else bool(given.compile),
+    )
+    return Plan(settings, weights_for(recipe, objective, given.alpha, given.beta), device, epoch_rows)

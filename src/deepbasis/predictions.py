@@ -1,0 +1,185 @@
+"""What a fitted regressor can be asked: distributions, intervals, quantiles, draws, scores; of tables and of files."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from deepbasis.arguments import check_level, generator
+from deepbasis.budget import Budget, parse_memory
+from deepbasis.engine.distributed import ALONE, Team
+from deepbasis.engine.members import Ensemble
+from deepbasis.errors import InputError, check_number, check_positive_int
+from deepbasis.gp import metrics
+from deepbasis.gp.model import DeepBasisGP
+from deepbasis.gp.predictive import GaussianMixture
+from deepbasis.parts import Work, part_paths
+from deepbasis.persistence import fingerprint
+from deepbasis.tables.arrow import Block
+from deepbasis.tables.counting import RowCounter
+from deepbasis.tables.predicted import Wanted
+from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target
+from deepbasis.tables.sources import Source
+
+_PREDICT_ROWS = 65_536  # transformed and predicted at a time
+
+
+class Predictions:
+    """The half of `DeepBasisRegressor` that is there after a fit."""
+
+    preprocessor_: Preprocessor
+    target_: TargetScaler
+    models_: list[DeepBasisGP]
+    ensemble_: Ensemble
+
+    def predict_dist(self, X: Any) -> GaussianMixture:
+        """The predictive distribution of every row, noise included, in the target's units."""
+        return self._predicted(self._chunks(X))
+
+    def _predicted(self, chunks: Iterable[Tensor]) -> GaussianMixture:
+        parts = [self.ensemble_.predict(x) for x in chunks]
+        means, variances = (
+            torch.cat(tensors, 1).double() for tensors in zip(*((p.means, p.variances) for p in parts), strict=True)
+        )
+        return GaussianMixture(means, variances).affine(self.target_.scale, self.target_.mean)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of every row; with `return_std` also the standard deviation."""
+        predicted = self.predict_dist(X)
+        mean = predicted.mean.numpy()
+        return (mean, predicted.std.numpy()) if return_std else mean
+
+    def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lower and upper end of the central interval that should hold `coverage` of the targets."""
+        lower, upper = self.predict_dist(X).interval(check_number("coverage", coverage))
+        return lower.numpy(), upper.numpy()
+
+    def predict_quantiles(self, X: Any, q: ArrayLike) -> NDArray[np.float64]:
+        """Quantiles at the levels q [k], as columns [n, k]."""
+        given = np.atleast_1d(np.asarray(q, dtype=object))
+        if given.ndim != 1 or len(given) == 0:
+            raise InputError(f"q must be a level or a list of levels, got {q!r} of shape {given.shape}")
+        levels = [check_level(level) for level in given]
+        predicted = self.predict_dist(X)
+        return np.stack([predicted.quantile(level).numpy() for level in levels], 1)
+
+    def sample_y(
+        self, X: Any, n: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> NDArray[np.float64]:
+        """Draws of the target [rows, n], independent between rows."""
+        n = check_positive_int("n", n)
+        return self.predict_dist(X).sample(n, generator(random_state)).T.numpy()
+
+    def sample_functions(
+        self, n: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> Callable[[Any], NDArray[np.float64]]:
+        """Draws of the noise-free function: X -> [rows, n]; the same n functions at every call."""
+        check_is_fitted(self)
+        check_positive_int("n", n)
+        draws_from = generator(random_state)
+        models = [model.to("cpu") for model in self.models_]
+        of_member = torch.randint(len(models), (n,), generator=draws_from)
+        draws = [models[int(k)].sample_functions(1, generator=draws_from) for k in of_member]
+
+        def functions(X: Any) -> NDArray[np.float64]:
+            rows = [torch.stack([draw(x)[0] for draw in draws], 1) for x in self._chunks(X)]
+            return torch.cat(rows).double().numpy() * self.target_.scale + self.target_.mean
+
+        return functions
+
+    def evaluate(self, X: Any, y: ArrayLike) -> dict[str, float]:
+        """MAE, RMSE, NLL, CRPS, coverage and width of the 95 % interval, calibration error, in the target's units."""
+        target = check_target(y)
+        predicted = self.predict_dist(X)
+        if len(predicted.mean) != len(target):
+            raise InputError(f"X has {len(predicted.mean)} rows but y has {len(target)}: they must agree")
+        return metrics.evaluate(predicted, torch.from_numpy(target))
+
+    def _chunks(self, X: Any) -> Iterator[Tensor]:
+        """The rows of X, ready for the models, some at a time."""
+        check_is_fitted(self)
+        for part in self.preprocessor_.chunks(X, _PREDICT_ROWS):
+            yield torch.from_numpy(part).to(self.ensemble_.stack.dtype)
+
+    # ---- files -------------------------------------------------------------------------------------------------
+
+    def predict_dataset(
+        self,
+        data: Any,
+        out: str | PathLike[str],
+        *,
+        ids: Sequence[str] = (),
+        coverage: float | None = 0.95,
+        quantiles: Sequence[float] = (),
+        memory: int | str | None = None,
+        team: Team = ALONE,
+        visible: bool = False,
+    ) -> list[Path]:
+        """Predict a table in files, of any size, into Parquet files of the same names in the folder `out`.
+
+        Each has the columns named by `ids`, then mean, std, the ends of the interval and the quantiles. A part that
+        stands there already, made by this model of this input, is left as it is. Workers of a `team` share the files.
+        """
+        check_is_fitted(self)
+        wanted = Wanted(coverage, tuple(quantiles))
+        source = self._source(data, ids)
+        paths = part_paths(source, out)
+        mine = range(team.rank, len(paths), team.size)
+        rows = source.file_rows
+        with RowCounter(sum(rows[file] for file in mine), visible and team.first, "predicting") as tell:
+            work = self._work(source, wanted, ids, memory, tell)
+            for file in mine:
+                work.part(file, paths[file])
+        return [paths[file] for file in mine]
+
+    def predict_file(
+        self,
+        path: str | PathLike[str],
+        out: str | PathLike[str],
+        wanted: Wanted,
+        ids: Sequence[str] = (),
+        memory: int | str | None = None,
+    ) -> None:
+        """Predict one file, of any size, into one Parquet file."""
+        check_is_fitted(self)
+        self._work(self._source([path], ids), wanted, ids, memory).part(0, Path(out))
+
+    def _source(self, data: Any, ids: Sequence[str]) -> Source:
+        """The columns that the model needs, after those named by `ids`."""
+        names = self.preprocessor_.input_columns
+        if names is not None:
+            return Source.open(data, list(dict.fromkeys([*ids, *names])))
+        source = Source.open(data)  # fitted on an array: its columns have a number only
+        inputs = [name for name in source.names if name not in ids]
+        if len(inputs) != len(self.preprocessor_.encodings):
+            raise InputError(
+                f"{source.name} has {len(inputs)} columns beside those named by ids, but the model was fitted on an "
+                f"array of {len(self.preprocessor_.encodings)} without names: give exactly those, in their order"
+            )
+        return Source.open(data, [*ids, *inputs])
+
+    def _work(
+        self,
+        source: Source,
+        wanted: Wanted,
+        ids: Sequence[str],
+        memory: int | str | None,
+        tell: Callable[[int], None] = lambda rows: None,
+    ) -> Work:
+        numbers = self.preprocessor_.width + 4 * len(self.models_) + len(wanted.names)
+        sizes = Budget.of(parse_memory(memory)).sizes(source.row_bytes(), len(source.names), numbers, 8)
+        names = self.preprocessor_.input_columns or [name for name in source.names if name not in ids]
+
+        def predict(block: Block) -> GaussianMixture:
+            with block.located():
+                x = np.zeros((len(block), self.preprocessor_.width))
+                self.preprocessor_.encode([block.column(name) for name in names], x)
+            return self._predicted([torch.from_numpy(x).to(self.ensemble_.stack.dtype)])
+
+        return Work(source, predict, wanted, ids, fingerprint(self), sizes.block_rows, tell)

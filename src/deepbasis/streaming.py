@@ -1,0 +1,194 @@
+"""From a table in files to what the engine trains on: one pass for the statistics, then a stream of batches.
+
+survey = take_survey(source, roles, 0.1, limit)      # statistics and validation rows, of all workers together
+with survey.stream(encoder, plan, sizes, seed) as data:
+    train(build, members, data, survey.validation(encoder), plan.settings)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepbasis.budget import Budget, Sizes
+from deepbasis.engine.batches import Rows, Stream
+from deepbasis.engine.distributed import ALONE, Team
+from deepbasis.engine.memory import bytes_per_member
+from deepbasis.errors import InputError
+from deepbasis.gp.model import DeepBasisGP
+from deepbasis.planning import Plan
+from deepbasis.tables.arrow import Block
+from deepbasis.tables.columns import Array
+from deepbasis.tables.counting import RowCounter
+from deepbasis.tables.held_out import HeldOut
+from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.scanning import Encoder, Held, Roles, scan
+from deepbasis.tables.shuffling import Prefetcher, Shard, batches, mixed
+from deepbasis.tables.sources import Source
+from deepbasis.tables.statistics import Statistics
+from deepbasis.tables.targets import TargetScaler
+
+_VALIDATION_COPIES = 4  # as encoded, as tensors, in the engine's chunks, and one in flight
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the first pass found out, the same for every worker."""
+
+    source: Source
+    roles: Roles
+    held_out: HeldOut
+    statistics: Statistics
+    held: list[Any]
+    """Tables of held-out rows, in the order of their places."""
+
+    def preprocessor(self) -> Preprocessor:
+        with Block(self.source.name, 0, None).located():
+            return self.statistics.preprocessor()
+
+    def encoder(self, preprocessor: Preprocessor, target: TargetScaler, dtype: torch.dtype) -> Encoder:
+        return Encoder(self.roles, preprocessor, target, torch.empty(0, dtype=dtype).numpy().dtype)
+
+    def validation(self, encoder: Encoder) -> Rows:
+        rows = encoder.held_rows(self.held, self.source.name)
+        if not len(rows):
+            raise InputError(
+                f"{self.source.name} has no rows to validate on: give a larger validation_fraction, more groups, or "
+                "validation rows of their own"
+            )
+        return _as_rows(rows, encoder)
+
+    @contextmanager
+    def stream(self, encoder: Encoder, plan: Plan, sizes: Sizes, seed: int, team: Team = ALONE) -> Iterator[Stream]:
+        """The training rows as shuffled batches, read by a thread that ends with the block."""
+        shard = Shard.of(self.statistics.kept, team.rank, team.size)
+        mine = shard.share(plan.epoch_rows, self.statistics.rows)
+        buffer_rows = min(sizes.buffer_rows, max(mine, 1))
+
+        def shuffled(epoch: int) -> Iterator[Array]:
+            rng = np.random.default_rng([seed, 2, team.rank, team.size, epoch])
+            blocks = self._blocks(encoder, shard, epoch, mine, seed, sizes.block_rows)
+            return mixed(blocks, buffer_rows, sizes.block_rows, rng)
+
+        reader = Prefetcher(shuffled, plan.settings.epochs, sizes.queue)
+
+        def open_epoch(epoch: int) -> Iterator[tuple[Tensor, ...]]:
+            for batch in batches(reader.epoch(epoch), team.share(plan.settings.batch_size)):
+                yield _parts(torch.from_numpy(batch), encoder)
+
+        try:
+            yield Stream(
+                open_epoch,
+                rows=self.statistics.rows,
+                columns=encoder.preprocessor.width,
+                name=f"{self.source.fingerprint()} seed {seed}",
+                epoch_rows=plan.epoch_rows,
+                total_weight=None if self.roles.weight is None else self.statistics.mass,
+            )
+        finally:
+            reader.close()
+
+    def _blocks(
+        self, encoder: Encoder, shard: Shard, epoch: int, rows: int, seed: int, block_rows: int
+    ) -> Iterator[Array]:
+        """The rows of an epoch, unit by unit."""
+        for unit, skip, take in shard.pieces(epoch, rows, seed):
+            for block in encoder.training_rows(self.source, self.held_out, unit, block_rows):
+                part = block[skip : skip + take]
+                skip, take = max(0, skip - len(block)), take - len(part)
+                if len(part):
+                    yield part
+                if not take:
+                    break
+
+
+def take_survey(
+    source: Source, roles: Roles, fraction: float | None, limit: int | None, team: Team = ALONE, visible: bool = False
+) -> Survey:
+    """One pass over the rows, each worker over its own units. `fraction` of them is held out; None: nothing is."""
+    if source.rows < 2:
+        raise InputError(f"a fit needs at least 2 rows, {source.name} has {source.rows}")
+    if fraction is None:
+        held_out = HeldOut.none()
+    elif roles.groups is not None:
+        held_out = HeldOut.groups(fraction, source.rows)
+    else:
+        held_out = HeldOut.choose(fraction, source.file_rows)
+    sizes = Budget.of(limit).sizes(source.row_bytes(), len(source.names), len(source.names), 8)
+    mine = range(team.rank, len(source.units), team.size)
+    found: tuple[Statistics, list[Held]] | Exception
+    try:
+        with RowCounter(sum(source.units[unit].rows for unit in mine), visible and team.first) as tell:
+            found = scan(source, roles, held_out, mine, sizes.block_rows, tell)
+    except Exception as error:  # the others are waiting, and must hear of it
+        found = error
+    statistics, held = _together(found, team)
+    if statistics.rows < 1:
+        raise InputError(f"{source.name} has no row left to train on: every row is held out, or has weight 0")
+    return Survey(source, roles, held_out, statistics, held)
+
+
+def _together(found: tuple[Statistics, list[Held]] | Exception, team: Team) -> tuple[Statistics, list[Any]]:
+    """All workers' findings as one; or, at every worker, the error of the one that has one."""
+    told: Any = found
+    if not isinstance(found, Exception):
+        told = found[0].to_bytes(), [(one.unit, one.first_row, one.to_bytes()) for one in found[1]]
+    everyone = team.gather_objects(told)
+    errors = [one for one in everyone if isinstance(one, Exception)]
+    if errors:
+        raise found if isinstance(found, Exception) else errors[0]
+    merged = Statistics.merged([Statistics.from_bytes(one[0]) for one in everyone])
+    in_order = sorted((record for one in everyone for record in one[1]), key=lambda record: record[:2])
+    return merged, [Held.table_of(content) for _, _, content in in_order]
+
+
+def all_rows(source: Source, encoder: Encoder, limit: int | None) -> Rows:
+    """Every row of another table, to validate on; they are held in memory and have no weights."""
+    plain = encoder.without_weight()
+    budget = Budget.of(limit)
+    need = _VALIDATION_COPIES * source.rows * plain.width * plain.dtype.itemsize
+    if need > budget.left // 2:
+        raise InputError(
+            f"{source.name} has {source.rows:,} rows, too many to validate on: they are held in memory; give fewer"
+        )
+    sizes = budget.sizes(source.row_bytes(), len(source.names), plain.width, plain.dtype.itemsize)
+    units = range(len(source.units))
+    blocks = (block for unit in units for block in source.blocks(unit, plain.roles.columns, sizes.block_rows))
+    return _as_rows(np.concatenate([plain.rows(block) for block in blocks]), plain)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What fits into memory beside the rest."""
+
+    members: int
+    """To be trained at a time."""
+    sizes: Sizes
+
+
+def room_for(
+    plan: Plan, model: DeepBasisGP, members: int, validation: Rows, encoder: Encoder, source: Source, limit: int | None
+) -> Room:
+    settings = plan.settings
+    need = bytes_per_member(model, settings.batch_size, encoder.preprocessor.width, settings.dtype)
+    on_host = plan.device.type == "cpu"
+    held = _VALIDATION_COPIES * validation.x.numel() * validation.x.element_size()
+    at_a_time = Budget.of(limit, held).members_at_a_time(members, need) if on_host else members
+    budget = Budget.of(limit, held + at_a_time * need * on_host)
+    return Room(at_a_time, budget.sizes(source.row_bytes(), len(source.names), encoder.width, encoder.dtype.itemsize))
+
+
+def _as_rows(rows: Array, encoder: Encoder) -> Rows:
+    return Rows(*(part.contiguous() for part in _parts(torch.from_numpy(rows), encoder)))
+
+
+def _parts(rows: Tensor, encoder: Encoder) -> tuple[Tensor, ...]:
+    """Inputs [n, d], target [n], and the weight [n] where there is one."""
+    inputs = encoder.preprocessor.width
+    return (rows[:, :inputs], *rows[:, inputs:].unbind(1))

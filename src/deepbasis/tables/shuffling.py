@@ -1,0 +1,181 @@
+"""The order in which a table that does not fit into memory is trained on: an endless sequence, cut into epochs.
+
+A worker reads its units in an order that is drawn anew for every pass, sends the rows through a buffer that mixes them,
+and takes them out in batches; a thread of its own does the reading while the engine computes. What an epoch holds is a
+function of the seed, the epoch and the worker alone, so that a run that resumes goes on as if it had not been stopped.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from deepbasis.tables.columns import Array
+
+Rows = Array
+"""[m, columns]: inputs, target and perhaps weight of m rows, ready to be trained on."""
+
+_PATIENCE = 0.05  # seconds between looks at whether anybody still wants the rows
+
+
+class Piece(NamedTuple):
+    """Some of a unit's training rows: `take` of them after the first `skip`."""
+
+    unit: int
+    skip: int
+    take: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A worker's units and how many training rows each has."""
+
+    units: Sequence[int]
+    counts: Sequence[int]
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def of(cls, kept: Array, rank: int = 0, size: int = 1) -> Shard:
+        """Every `size`-th unit, from the `rank`-th on; `kept` are the training rows of all units."""
+        units = range(rank, len(kept), size)
+        return cls(list(units), [int(kept[unit]) for unit in units], rank, size)
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts)
+
+    def share(self, epoch_rows: int, all_rows: int) -> int:
+        """This worker's rows of an epoch: as many as it has of all rows, so that every row has the same chance."""
+        return round(epoch_rows * self.rows / all_rows) if self.rows else 0
+
+    def pieces(self, epoch: int, rows: int, seed: int) -> list[Piece]:
+        """What epoch `epoch` reads, where each epoch has `rows` rows: the next in the endless sequence of passes."""
+        pieces: list[Piece] = []
+        turn, position = divmod(epoch * rows, self.rows) if rows else (0, 0)
+        while rows > 0:
+            for k in np.random.default_rng([seed, 1, self.rank, self.size, turn]).permutation(len(self.units)):
+                skip = min(position, self.counts[k])
+                take = min(rows, self.counts[k] - skip)
+                position -= skip
+                rows -= take
+                if take:
+                    pieces.append(Piece(self.units[k], skip, take))
+            turn += 1
+        return pieces
+
+
+def mixed(blocks: Iterable[Rows], buffer_rows: int, block_rows: int, rng: np.random.Generator) -> Iterator[Rows]:
+    """The same rows in another order: each block that comes in takes the places of as many rows drawn at random.
+
+    At most `buffer_rows` rows, and two blocks, are held at a time.
+    """
+    buffer: Array | None = None
+    filled = 0
+    for block in blocks:
+        if buffer is None:
+            buffer = np.empty((buffer_rows, block.shape[1]), dtype=block.dtype)
+        room = min(len(block), buffer_rows - filled)
+        buffer[filled : filled + room] = block[:room]
+        filled += room
+        for start in range(room, len(block), buffer_rows):
+            part = block[start : start + buffer_rows]
+            places = rng.permutation(filled)[: len(part)] if 2 * len(part) > filled else _draw(rng, filled, len(part))
+            out = buffer[places]
+            buffer[places] = part
+            yield out
+    if buffer is None:
+        return
+    order = rng.permutation(filled)
+    for start in range(0, filled, block_rows):
+        yield buffer[order[start : start + block_rows]]
+
+
+def _draw(rng: np.random.Generator, n: int, count: int) -> Array:
+    """`count` different places among n, in random order; much faster than a permutation where count is small."""
+    return rng.choice(n, count, replace=False, shuffle=True)
+
+
+def batches(blocks: Iterable[Rows], rows: int) -> Iterator[Rows]:
+    """Cut into batches of `rows` rows; the last may be smaller."""
+    rest: Rows | None = None
+    for block in blocks:
+        if rest is not None:
+            block = np.concatenate([rest, block])
+        whole = len(block) - len(block) % rows
+        for start in range(0, whole, rows):
+            yield block[start : start + rows]
+        rest = block[whole:].copy() if whole < len(block) else None
+    if rest is not None:
+        yield rest
+
+
+class Prefetcher:
+    """Blocks of one epoch after another, made by a thread that is at most `depth` blocks ahead.
+
+    It goes on to the next epoch by itself, so that its first blocks are there when the engine has validated. Asked for
+    any other epoch, it starts anew.
+    """
+
+    def __init__(self, make: Callable[[int], Iterable[Rows]], epochs: int, depth: int = 2) -> None:
+        self._make, self._epochs, self._depth = make, epochs, depth
+        self._next = -1
+        self._stop = threading.Event()
+        self._queue: queue.Queue[Rows | BaseException | None] = queue.Queue(depth)
+        self._thread: threading.Thread | None = None
+
+    def epoch(self, epoch: int) -> Iterator[Rows]:
+        if epoch != self._next or self._thread is None:
+            self.close()
+            self._begin(epoch)
+        self._next = -1  # until this epoch has been taken to its end
+        current = self._queue
+        while (item := current.get()) is not None:
+            if isinstance(item, BaseException):
+                self.close()
+                raise item
+            yield item
+        if current is self._queue:
+            self._next = epoch + 1
+
+    def close(self) -> None:
+        """Stop reading. What was read ahead is let go."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = None
+
+    def _begin(self, epoch: int) -> None:
+        self._stop, self._queue = threading.Event(), queue.Queue(self._depth)
+        self._thread = threading.Thread(
+            target=self._work, args=(epoch, self._queue, self._stop), name="deepbasis-reader", daemon=True
+        )
+        self._thread.start()
+
+    def _work(self, epoch: int, to: queue.Queue[Rows | BaseException | None], stop: threading.Event) -> None:
+        try:
+            while epoch < self._epochs and not stop.is_set():
+                for block in self._make(epoch):
+                    if not _put(to, block, stop):
+                        return
+                _put(to, None, stop)
+                epoch += 1
+        except BaseException as error:
+            _put(to, error, stop)
+
+
+def _put(
+    to: queue.Queue[Rows | BaseException | None], item: Rows | BaseException | None, stop: threading.Event
+) -> bool:
+    while not stop.is_set():
+        try:
+            to.put(item, timeout=_PATIENCE)
+            return True
+        except queue.Full:
+            continue
+    return False

@@ -1,0 +1,328 @@
+"""The 1-D experiment, very small: what the tables say is what the parts hold, and nothing is computed twice."""
+
+import csv
+import math
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepbasis.datasets import step1d as dataset
+from deepbasis.errors import CheckpointMismatchError
+from deepbasis.experiments import fitting, step1d, step1d_figures, step1d_parts, step1d_tables
+from deepbasis.experiments.parts import Folder, Part
+from deepbasis.experiments.step1d_parts import Laboratory, Plan, Study
+from deepbasis.experiments.step1d_results import DPPGP, EXACT_DBK, GRID, Collapse, Fit, Results, StudyResults
+from deepbasis.gp import metrics
+
+pytest.importorskip("gpytorch")  # here, not in a test: importing it warns of what is deprecated in torch
+
+NOISE = dataset.AMPLITUDE
+PLAN = Plan(
+    studies=(
+        Study(
+            NOISE,
+            sizes=(60, 250),
+            gp_sizes=(60,),
+            ranks=(1, 8),
+            most_steps=6,
+            constant_ranks=(8,),
+            collapse_steps=3,
+        ),
+    ),
+    seeds=2,
+    focus=60,
+    training_rows=250,
+    other_rows=30,
+    exact_steps=3,
+    gp_seconds=60.0,
+    gp_steps=2,
+)
+FIGURES = {"figure1", "figure4", "figure5", "figure5-appendix", "collapse"}
+
+
+def folder(path: Path, only: tuple[str, ...] = ()) -> Folder:
+    return Folder(path, torch.device("cpu"), only=only, tell=lambda line: None)
+
+
+def run(path: Path, only: tuple[str, ...] = ()) -> None:
+    step1d.run(folder(path, only), quick=True)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(step1d, "QUICK", PLAN)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("step1d")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step1d, "QUICK", PLAN)
+        run(path)
+    return path
+
+
+def part(path: Path, name: str) -> Part:
+    """From its file, whatever its settings."""
+    from deepbasis import storage
+
+    arrays, metadata = storage.load(path / "parts" / f"{name}.safetensors", "part")
+    return Part(name, metadata["values"], arrays, {**metadata["made"], "settings": metadata["settings"]})
+
+
+def table(path: Path) -> dict[tuple[str, str, str], dict[str, str]]:
+    with (path / "table.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert {(line["dataset"], line["split"]) for line in lines} <= {("step1d", "paper")}
+    return {(line["setting"], line["method"], line["metric"]): line for line in lines}
+
+
+def test_every_part_table_and_figure_is_there(done):
+    made = {file.name.removesuffix(".safetensors") for file in (done / "parts").iterdir()}
+    sizes = {f"{method}-a0.4-n{n}" for method in ("dppgp", "exact") for n in (60, 250)}
+    others = {"rank-a0.4-r1", "rank-a0.4-r8", "constant-a0.4-r8", "collapse-a0.4", "rbf-a0.4-n60", "dkl-a0.4-n60"}
+    assert made == sizes | others
+    drawn = {file.name.removesuffix("-amplitude-0.4.png") for file in done.glob("*.png")}
+    assert drawn == FIGURES
+    text = (done / "tables.md").read_text()
+    assert {f"({name}-amplitude-0.4.png)" for name in FIGURES} == set(re.findall(r"\([^ )]+\.png\)", text))
+    assert "Quick run" in text
+    assert "left out" not in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "method", "name"),
+    [
+        ("n=250 amplitude=0.4", "dbk-silu", "dppgp-a0.4-n250"),
+        ("n=60 amplitude=0.4", "dbk-silu-exact", "exact-a0.4-n60"),
+        ("n=60 amplitude=0.4", "rbf-exact", "rbf-a0.4-n60"),
+        ("n=60 amplitude=0.4", "dkl-exact", "dkl-a0.4-n60"),
+        ("rank=8 n=60 amplitude=0.4", "dbk-silu", "rank-a0.4-r8"),
+        ("rank=8 n=60 amplitude=0.4 rate=constant", "dbk-silu", "constant-a0.4-r8"),
+    ],
+)
+def test_the_table_holds_mean_and_spread_of_what_the_parts_hold(done, setting, method, name):
+    lines, values = table(done), part(done, name).values
+    for metric in ("mae", "nll", "crps", "effective_rank"):
+        line = lines[setting, method, metric]
+        seeds = torch.tensor([record[metric] for record in values["records"]], dtype=torch.float64)
+        assert len(seeds) == 2
+        assert float(line["mean"]) == pytest.approx(float(seeds.mean()), rel=1e-5)
+        assert float(line["std"]) == pytest.approx(float(seeds.std()), rel=1e-5, abs=1e-12)
+    for metric in ("step_ms", "eval_ms"):
+        assert ((setting, method, metric) in lines) == (metric in values) == setting.startswith("n=")
+        if metric in values:
+            assert float(lines[setting, method, metric]["mean"]) == pytest.approx(values[metric], rel=1e-5)
+
+
+def test_the_oracle_stands_beside_everything_with_its_scores_on_the_test_rows(done):
+    lines = table(done)
+    data = dataset.experiment_data(training=250, validation=30, test=30)
+    known = metrics.evaluate(dataset.oracle(data.test.x), data.test.y)
+    for setting in {setting for setting, _, _ in lines}:
+        for metric in ("mae", "nll", "crps"):
+            assert float(lines[setting, "oracle", metric]["mean"]) == pytest.approx(known[metric], rel=1e-5)
+
+
+def test_the_papers_four_values_stand_beside_the_nll_of_their_ranks_alone(done):
+    beside = {key: float(line["paper"]) for key, line in table(done).items() if line["paper"]}
+    assert beside == {
+        ("rank=1 n=60 amplitude=0.4", "dbk-silu", "nll"): 0.126,
+        ("rank=8 n=60 amplitude=0.4", "dbk-silu", "nll"): -0.215,
+        ("rank=8 n=60 amplitude=0.4 rate=constant", "dbk-silu", "nll"): -0.215,
+    }
+    printed = StudyResults(dataset.PRINTED_AMPLITUDE, {}, dataset.draw(3))
+    assert step1d_tables.papers_nll(printed, 1) is None  # nobody can reach them there
+
+
+def test_scores_and_drawings_are_of_one_and_the_same_model(done):
+    """The basis drawn has the effective rank that the table reports for the best run, by validation NLL."""
+    fit = Fit(part(done, "dppgp-a0.4-n250"))
+    records = fit.records
+    assert fit.best == min(records, key=lambda record: record["validation"])
+    assert fit.basis.shape == (len(GRID), 128)
+    rank = metrics.effective_rank(metrics.spectrum(fit.kernel.double()))
+    assert float(rank) == pytest.approx(fit.best["effective_rank"], rel=1e-3)
+    assert fit.mean.shape == fit.std.shape == GRID.shape
+    k = records.index(fit.best)
+    assert torch.equal(fit.mean, fit.part.arrays["mean"][k])
+
+
+def test_rank_one_has_effective_rank_one(done):
+    assert Fit(part(done, "rank-a0.4-r1")).over_seeds("effective_rank") == pytest.approx([1.0, 1.0])
+
+
+def test_epochs_are_cut_to_keep_the_steps_below_the_limit(done):
+    """250 rows are two batches: six steps are three epochs; 60 rows are one batch."""
+    assert part(done, "dppgp-a0.4-n250").made["settings"]["epochs"] == 3
+    assert part(done, "dppgp-a0.4-n60").made["settings"]["epochs"] == 6
+    laboratory = Laboratory(folder(Path("nowhere"), ("none",)), PLAN, replace(PLAN.studies[0], most_steps=10**9))
+    seen = []
+    laboratory._dbk = lambda name, n, rank, chosen, compile: seen.append(chosen["epochs"])
+    laboratory._dppgp("a", 60)
+    assert seen == [2_000]  # the paper's most
+
+
+def test_the_rate_falls_to_the_end_or_stays_with_the_papers_patience(done):
+    settings = {name: part(done, f"{name}-a0.4-r8").made["settings"] for name in ("rank", "constant")}
+    assert (settings["rank"]["schedule"], settings["rank"].get("patience")) == ("cosine", None)
+    assert (settings["constant"].get("schedule"), settings["constant"]["patience"]) == (None, 100)
+    for one in settings.values():
+        assert one["weights"] == [0.01, 0.01]
+        assert one["learning_rates"][0] == 1e-3
+
+
+def test_the_collapse_is_followed_through_exact_training(done):
+    found = Collapse(part(done, "collapse-a0.4"))
+    assert found.steps.tolist() == [0, 1, 2, 3]
+    assert found.effective_ranks.shape == found.first_shares.shape == (2, 4)
+    member = step1d_parts.Member(seed=1)
+    start = step1d_parts.READING.build("dbk-silu", 1, rank=128)(member).basis(GRID[:, None]).double().detach()
+    eigenvalues = metrics.basis_spectrum(start)
+    assert float(found.effective_ranks[1, 0]) == pytest.approx(float(metrics.effective_rank(eigenvalues)), rel=1e-4)
+    assert float(found.first_shares[1, 0]) == pytest.approx(float(eigenvalues[0] / eigenvalues.sum()), rel=1e-4)
+    assert not torch.equal(found.effective_ranks[:, 0], found.effective_ranks[:, -1])
+
+
+def test_a_second_run_computes_nothing_and_writes_the_same(done, monkeypatch):
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(fitting, "fit", never)
+    monkeypatch.setattr(step1d_parts, "Wave", never)
+    monkeypatch.setattr("deepbasis.experiments.exact_gpytorch.fit", never)
+    before = {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()}
+    run(done)
+    assert {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()} == before
+
+
+def test_parts_of_other_settings_are_refused(done, monkeypatch):
+    monkeypatch.setattr(step1d, "QUICK", replace(PLAN, exact_steps=4))
+    with pytest.raises(CheckpointMismatchError, match="epochs"):
+        run(done)
+
+
+def test_only_some_parts(tmp_path):
+    run(tmp_path, only=("rank-a0.4-r1",))
+    assert [file.name for file in (tmp_path / "parts").iterdir()] == ["rank-a0.4-r1.safetensors"]
+    assert {setting for setting, _, _ in table(tmp_path)} == {"rank=1 n=60 amplitude=0.4"}
+    assert {file.name for file in tmp_path.glob("*.png")} == {
+        "figure5-amplitude-0.4.png",
+        "figure5-appendix-amplitude-0.4.png",
+    }
+    assert "9 parts of this study have not been computed" in (tmp_path / "tables.md").read_text()
+
+
+def test_nothing_at_all_is_no_error(tmp_path):
+    run(tmp_path, only=("none",))
+    assert table(tmp_path) == {}
+    assert list(tmp_path.glob("*.png")) == []
+
+
+def test_without_gpytorch_its_parts_are_left_out_with_a_line(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "deepbasis.experiments.exact_gpytorch", raising=False)
+    monkeypatch.delattr("deepbasis.experiments.exact_gpytorch", raising=False)
+    monkeypatch.setitem(sys.modules, "gpytorch", None)
+    told = []
+    step1d.run(Folder(tmp_path, torch.device("cpu"), only=("rbf", "dkl"), tell=told.append), quick=True)
+    assert len(told) == 2
+    assert all("pip install 'deepbasis[gpytorch]'" in line for line in told)
+    assert table(tmp_path) == {}
+
+
+def test_an_exact_gp_that_does_not_fit_is_left_out_with_a_line(tmp_path, monkeypatch):
+    def too_large(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("deepbasis.experiments.exact_gpytorch.fit", too_large)
+    told = []
+    step1d.run(Folder(tmp_path, torch.device("cpu"), only=("rbf",), tell=told.append), quick=True)
+    assert told == ["rbf-a0.4-n60: left out, 60 x 60 kernel matrices do not fit into the memory here"]
+
+
+# ---- what is said of results, whichever way they fell ------------------------------------------------------------
+
+
+def fit(nlls: list[float | None], rank: float = 2.0, **values: object) -> Fit:
+    records = [
+        {
+            "seed": seed,
+            "mae": nll,
+            "nll": nll,
+            "crps": nll,
+            "effective_rank": None if nll is None else rank,
+            "validation": nll,
+            "best_epoch": 7,
+            "status": "finished" if nll is not None else "failed",
+        }
+        for seed, nll in enumerate(nlls)
+    ]
+    return Fit(Part("name", {"records": records, "best": 0, "epochs": 9, "exact": False, **values}, {}, {}))
+
+
+def study() -> StudyResults:
+    return StudyResults(NOISE, {"mae": 0.2, "nll": -0.2, "crps": 0.1}, dataset.draw(5))
+
+
+@pytest.mark.parametrize(("eight", "words"), [(-0.18, "0.020 (rank 8): all within"), (-0.16, "NOT all within")])
+def test_the_verdict_on_rank(eight, words):
+    results = study()
+    results.by_rank = {1: fit([0.1, 0.2]), 8: fit([eight])}
+    lines = step1d_tables.verdict(Results(60, False, [results]), results)
+    assert "Rank 1 has NLL 0.150 (paper 0.126), 0.350 above the oracle." in lines
+    assert words in lines[-1]
+
+
+@pytest.mark.parametrize(("exact", "words"), [(1.5, "has the lower"), (3.5, "is NOT lower")])
+def test_the_verdict_on_effective_rank(exact, words):
+    results = study()
+    results.sizes[EXACT_DBK][60], results.sizes[DPPGP][60] = fit([0.0], exact), fit([0.0], 3.0)
+    assert words in step1d_tables.verdict(Results(60, False, [results]), results)[-1]
+
+
+@pytest.mark.parametrize(("last", "words"), [([9.0, 1.0], "it falls"), ([1.0, 1.0], "it does NOT fall")])
+def test_the_verdict_on_the_collapse(last, words):
+    results = study()
+    spectra = torch.tensor([[[3.0, 1.0], [2.0, 1.0], last]])
+    results.collapse = Collapse(Part("c", {}, {"steps": torch.tensor([0, 5, 10]), "spectra": spectra}, {}))
+    line = step1d_tables.verdict(Results(60, False, [results]), results)[-1]
+    assert words in line
+    if last == [1.0, 1.0]:
+        assert "2.00 at step 10, where the first eigenvalue has 50% of the trace" in line
+
+
+def test_a_failed_seed_is_counted_and_not_averaged():
+    found = fit([1.0, None, 3.0])
+    assert found.statistic("nll") == pytest.approx((2.0, math.sqrt(2.0)))
+    assert found.statistic("effective_rank") == (2.0, 0.0)
+    assert "3 seeds, at most 9 epochs, best at 7, 1 failed" in step1d_tables._training(found)
+    assert "stopped" not in step1d_tables._training(found)
+
+
+def test_seeds_that_all_failed_leave_a_gap_and_no_figure():
+    results = study()
+    results.sizes[DPPGP][60] = results.by_rank[1] = fit([None], best=None)
+    everything = Results(60, False, [results])
+    assert [row for row in step1d_tables.rows(everything) if row.method != "oracle"] == []
+    assert "–" in step1d_tables._rank_table(results)
+    assert step1d_figures.example(everything, results) is None
+    assert step1d_figures.scaling(results) is None
+    assert step1d_figures.by_rank(results) is None
+    assert step1d_figures.bases(results) is None
+
+
+def test_the_plans_are_the_papers_where_they_can_be():
+    main, printed = step1d.FULL.studies
+    assert (main.amplitude, printed.amplitude) == (0.4, 2.0)
+    assert main.sizes == (500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
+    assert main.ranks == (1, 2, 4, 8, 16, 32, 64)
+    assert step1d.FULL.seeds == 10
+    for one in step1d.FULL.studies:
+        assert max(one.gp_sizes) <= 20_000
+        assert step1d.FULL.focus in one.sizes
+        assert step1d.FULL.focus in one.gp_sizes
+        assert set(step1d_figures.SHOWN_RANKS) <= set(one.ranks)

@@ -1,0 +1,191 @@
+"""One pass in pieces, by any number of workers, tells what one look at the whole table tells."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from deepbasis.errors import InputError
+from deepbasis.tables import summaries
+from deepbasis.tables.arrow import Block
+from deepbasis.tables.encoders import MAX_CATEGORIES
+from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
+from deepbasis.tables.sketch import POINTS
+from deepbasis.tables.statistics import Statistics
+from deepbasis.tables.summaries import Categories, Moments
+
+
+def table(n: int, seed: int = 0) -> pd.DataFrame:
+    """Every kind of column, with holes."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "normal": rng.normal(5.0, 3.0, n),
+            "skewed": rng.lognormal(3.0, 2.0, n),
+            "mostly zero": np.where(rng.random(n) < 0.9, 0.0, rng.normal(size=n)),
+            "whole": rng.integers(-50, 50, n),
+            "constant": np.full(n, 2.5),
+            "true": rng.random(n) < 0.3,
+            "colour": rng.choice(["red", "green", "blue"], n, p=[0.5, 0.3, 0.2]),
+            "town": [f"t{int(k)}" for k in rng.geometric(0.05, n)],
+            "day": pd.Timestamp("2021-01-01") + pd.to_timedelta(rng.integers(0, 700, n), unit="D"),
+            "lapse": pd.to_timedelta(rng.exponential(1000.0, n), unit="s"),
+        }
+    )
+    for name in ("normal", "colour", "day"):
+        frame.loc[rng.random(n) < 0.1, name] = None
+    return frame
+
+
+def gathered(
+    frame: pd.DataFrame, y: np.ndarray, weight: np.ndarray | None = None, rows: int = 777, workers: int = 1
+) -> Statistics:
+    """Blocks dealt out to workers, whose findings travel as bytes and are merged."""
+    whole = pa.Table.from_pandas(frame, preserve_index=False)
+    starts = range(0, len(frame), rows)
+    mine = [Statistics.empty(list(frame.columns), len(starts)) for _ in range(workers)]
+    for unit, start in enumerate(starts):
+        part = slice(start, start + rows)
+        block = Block("'t'", start, whole.slice(start, rows))
+        columns = [block.column(name) for name in frame.columns]
+        mine[unit % workers].add(unit, columns, y[part], None if weight is None else weight[part])
+    return Statistics.merged([Statistics.from_bytes(one.to_bytes()) for one in mine])
+
+
+@pytest.mark.parametrize("workers", [1, 3, 50])
+def test_a_table_of_few_values_gives_the_same_preprocessing_to_the_last_bit(workers):
+    n = POINTS - 1
+    frame, y = table(n), np.random.default_rng(1).normal(100.0, 5.0, n)
+    statistics = gathered(frame, y, workers=workers)
+    assert statistics.preprocessor() == Preprocessor.fit(frame)
+    assert statistics.rank_error() == 0.0
+    assert (statistics.rows, statistics.mass) == (n, n)
+    expected = TargetScaler.fit(y)
+    assert statistics.target().mean == pytest.approx(expected.mean, rel=1e-13)
+    assert statistics.target().scale == pytest.approx(expected.scale, rel=1e-12)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_large_table_differs_in_the_ranks_of_its_quantiles_alone(workers):
+    n = 60_000
+    frame, y = table(n), np.random.default_rng(1).standard_cauchy(n)
+    statistics = gathered(frame, y, rows=5_000, workers=workers)
+    ours, theirs = statistics.preprocessor(), Preprocessor.fit(frame)
+    error = statistics.rank_error()
+    assert 0.0 < error < 0.001
+    for name, mine, exact in zip(frame.columns, ours.encodings, theirs.encodings, strict=True):
+        sketched = name in ("normal", "skewed", "lapse")
+        assert sketched or mine.center == exact.center, name
+        if sketched:
+            values = np.sort(frame[name].dropna().astype("int64" if name == "lapse" else "float64"))
+            center = mine.center * (1e9 if name == "lapse" else 1.0)
+            assert abs(np.searchsorted(values, center, side="right") / len(values) - 0.5) <= error + 2 / len(values)
+            assert mine.scale == pytest.approx(exact.scale, rel=0.02)
+        else:
+            assert mine.scale == pytest.approx(exact.scale, rel=1e-12), name
+        rest = [(e.kind, e.missing, e.varies, e.fill, e.categories, e.other, e.phases) for e in (mine, exact)]
+        assert rest[0] == rest[1]
+    expected = TargetScaler.fit(y)
+    assert statistics.target().mean == pytest.approx(expected.mean, rel=1e-9)
+    assert statistics.target().scale == pytest.approx(expected.scale, rel=1e-10)
+
+
+def test_a_column_whose_quartiles_are_equal_is_scaled_by_its_standard_deviation():
+    rng = np.random.default_rng(0)
+    n = 40_000
+    frame = pd.DataFrame({"c": np.where(rng.random(n) < 0.8, 3.0, rng.normal(size=n))})
+    statistics = gathered(frame, np.zeros(n), rows=9_000)
+    assert statistics.rank_error() > 0.0
+    assert statistics.preprocessor().encodings[0].scale == pytest.approx(frame["c"].std(ddof=0), rel=1e-12)
+    assert statistics.preprocessor().encodings[0].center == 3.0
+
+
+def test_weights_are_counted_as_rows():
+    n = 3_000
+    frame, y = table(n), np.random.default_rng(1).normal(size=n)
+    weight = np.random.default_rng(2).integers(1, 5, n).astype(np.float64)
+    repeated = np.repeat(np.arange(n), weight.astype(int))
+    statistics = gathered(frame, y, weight, workers=2)
+    assert statistics.preprocessor() == Preprocessor.fit(frame, weight)
+    assert statistics.preprocessor() == gathered(frame.iloc[repeated], y[repeated]).preprocessor()
+    assert statistics.mass == weight.sum()
+    assert statistics.target().scale == pytest.approx(TargetScaler.fit(y, weight).scale, rel=1e-12)
+
+
+def test_a_constant_target_keeps_its_units():
+    statistics = gathered(pd.DataFrame({"c": np.arange(9.0)}), np.full(9, 0.1), rows=2)
+    assert statistics.target() == TargetScaler.fit(np.full(9, 0.1))
+
+
+def test_moments_of_far_and_of_huge_numbers():
+    rng = np.random.default_rng(0)
+    for scale, offset in ((1e300, 0.0), (1e-300, 0.0), (1.0, 1e9)):
+        values = offset + scale * rng.normal(size=10_000)
+        moments = Moments()
+        for part in np.array_split(values, 37):
+            moments.add(part, None)
+        assert moments.mean == pytest.approx(offset + scale * float(np.mean((values - offset) / scale)), rel=1e-9)
+        assert moments.std == pytest.approx(scale * float(np.std((values - offset) / scale)), rel=1e-6)
+        assert (moments.low, moments.high) == (values.min(), values.max())
+
+
+def test_a_column_without_values_is_refused_with_its_name():
+    frame = pd.DataFrame({"c": np.arange(5.0), "d": np.full(5, np.nan)})
+    with pytest.raises(InputError, match=r"column 'd' has no values at all"):
+        gathered(frame, np.arange(5.0), rows=2).preprocessor()
+
+
+# ---- categories ------------------------------------------------------------------------------------------------------
+
+
+def counted(names: list[str], parts: int = 10) -> Categories:
+    whole = Categories()
+    for part in np.array_split(np.array(names, dtype=object), parts):
+        block = Block("'t'", 0, pa.table({"c": pa.array(part.tolist())}))
+        one = Categories()
+        one.add(block.column("c"), None)
+        whole.merge(one)
+    return whole
+
+
+def test_an_identifier_is_refused():
+    names = [f"id {k}" for k in range(2_000)]
+    with pytest.raises(
+        InputError, match=r"column 'c' has 2000 different texts in 2000 rows, such as 'id 0'.*identifier"
+    ):
+        counted(names).encoding("column 'c'", False, 2_000, 2_000.0)
+
+
+def test_beyond_the_names_that_are_counted_the_frequent_ones_stay(monkeypatch):
+    monkeypatch.setattr(summaries, "MOST_NAMES", 400)
+    rng = np.random.default_rng(0)
+    frequent = [f"f{k}" for k in range(MAX_CATEGORIES)]
+    names = [*rng.choice(frequent, 4_000), *(f"r{k}" for k in rng.integers(0, 3_000, 6_000))]
+    names = [names[k] for k in rng.permutation(len(names))]
+    found = counted(names, parts=60)
+    exact = pd.Series(names).value_counts()
+    assert len(found.counts) <= 400
+    assert 0.0 < found.error < 50.0
+    for name, mass in found.counts.items():
+        assert exact[name] - found.error <= mass <= exact[name]
+    assert found.distinct == pytest.approx(len(exact), rel=0.12)
+    encoding = found.encoding("column 'c'", False, 10_000, 10_000.0)
+    assert set(encoding.categories) == set(frequent)
+    assert encoding.other
+
+
+def test_an_identifier_is_found_out_even_then(monkeypatch):
+    monkeypatch.setattr(summaries, "MOST_NAMES", 400)
+    found = counted([f"id {k}" for k in range(5_000)], parts=20)
+    with pytest.raises(InputError, match="identifier"):
+        found.encoding("column 'c'", False, 5_000, 5_000.0)
+
+
+def test_ties_between_categories_are_settled_by_name():
+    names = [f"c{k:02d}" for k in range(40)] * 3
+    whole = counted(names)
+    frame = pd.DataFrame({"c": names})
+    assert whole.encoding("column 'c'", False, 120, 120.0) == Preprocessor.fit(frame).encodings[0]
+    assert math.isclose(sum(whole.counts.values()), 120)
