@@ -16,6 +16,7 @@ PACKAGE = Path(deepbasis.__file__).parent
 ROOMS = [
     "errors",
     "storage",
+    "gp.precision",
     "gp.backbone",
     "gp.expansion",
     "gp.posterior",

@@ -101,6 +101,13 @@ def test_views_and_parameters_are_saved_as_they_look(path):
     assert same(storage.load(path, "model"), ({k: t.detach() for k, t in tensors.items()}, {}))
 
 
+def test_a_view_of_one_number_is_saved(path):
+    """Its stride is that of the whole; a history of one epoch is such a view."""
+    view = torch.arange(6.0, dtype=torch.float64).view(2, 3)[:1, 1]
+    storage.save(path, "thing", {"view": view}, {})
+    assert storage.load(path, "thing")[0]["view"].tolist() == [1.0]
+
+
 @pytest.mark.parametrize("second", [slice(None), slice(0, 2)], ids=["whole", "part"])
 def test_tensors_that_share_memory_are_saved_each(path, second):
     shared = torch.arange(6.0)

@@ -34,7 +34,7 @@ def fingerprint(regressor: Any) -> str:
     for name in sorted(tensors):
         if not name.startswith("history/"):
             digest.update(name.encode())
-            digest.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+            digest.update(tensors[name].detach().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -32,7 +32,9 @@ _LENGTH_BYTES = 8  # a safetensors file begins with its header's length, little-
 
 def save(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
     """Write `tensors` and `metadata` (anything that JSON can hold) to `path`, atomically. `kind` says what it is."""
-    on_cpu = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}
+    # A view of one number counts as contiguous whatever its stride: the format is asked for, not `.contiguous()`.
+    packed = {"memory_format": torch.contiguous_format}
+    on_cpu = {name: tensor.detach().to("cpu").clone(**packed) for name, tensor in tensors.items()}
     envelope = {"format": FORMAT, "kind": kind, "metadata": dict(metadata)}
     envelope["sha256"] = _digest(on_cpu, envelope)
     write_atomically(path, to_safetensors(on_cpu, {_KEY: json.dumps(envelope, sort_keys=True, allow_nan=False)}))

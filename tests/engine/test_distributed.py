@@ -197,7 +197,7 @@ def test_the_mean_of_the_parts_objectives_is_the_objective_of_the_whole(lab, nam
 
 
 @pytest.mark.parametrize("objective", ["dppgp", "dppgp-detached"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 2e-7)], ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 5e-7)], ids=str)
 def test_the_gradient_of_the_global_maximum(lab, workers, objective, dtype, tolerance):
     """That of one process; a maximum of each worker's own rows, and torch's differentiable all-reduce, have another."""
     x, y = lab.data.x[:48], lab.data.y[:48]
@@ -223,8 +223,23 @@ def test_the_gradient_of_the_global_maximum(lab, workers, objective, dtype, tole
 # --- rows over workers ---
 
 FIFTY_STEPS = {"epochs": 13}  # of four
-RUNS = [(method, row.objective, 3) for method, row in METHODS.items()] + [("dbk-silu", "dppgp-detached", 3)]
-RUNS += [("dbk-silu", "dppgp", 1), ("dbk-rbf", "dppgp-detached", 1), ("sv-dkl", "elbo", 1), ("pp-dkl", "ppgp", 1)]
+RUNS = [
+    *(
+        ("dbk-silu", "dppgp", 3),
+        ("dbk-rbf", "dppgp", 1),
+        ("dbk-rbf", "dppgp-detached", 3),
+        ("dbk-silu", "dppgp-detached", 1),
+    ),
+    *(("vbll", "elbo", 3), ("sv-dkl", "elbo", 1), ("sv-rbf", "elbo", 3), ("pp-dkl", "ppgp", 1), ("pp-dkl", "ppgp", 3)),
+    *(("dnn", "mse", 3), ("dnn", "mse", 1)),
+]
+
+
+def test_no_method_and_no_objective_is_left_out():
+    assert {method for method, _, _ in RUNS} == set(METHODS)
+    assert {(objective, count) for _, objective, count in RUNS} == {
+        (name, count) for name in OBJECTIVES for count in (1, 3)
+    }
 
 
 @pytest.mark.parametrize(("method", "objective", "count"), RUNS)
@@ -235,7 +250,7 @@ def test_two_workers_come_to_what_one_comes_to(lab, workers, method, objective, 
     expected = train(lab.build(method), *arguments)
     answers = workers("training", method, *arguments, spread="rows")
     outcomes = same_everywhere([outcomes for outcomes, _ in answers], lab)
-    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-6
+    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-9
     assert [told for _, told in answers] == [list(range(1, 14)), []]
 
 
@@ -264,7 +279,7 @@ def test_two_workers_come_to_what_one_comes_to_with(lab, workers, what, weighted
     outcomes = same_everywhere(
         [outcomes for outcomes, _ in workers("training", "dbk-silu", *arguments, spread="rows")], lab
     )
-    tolerance = 1e-6 if settings.precision == "float64" else 1e-3
+    tolerance = 1e-9 if settings.precision == "float64" else 1e-3
     assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= tolerance
 
 
@@ -279,8 +294,7 @@ def test_fewer_rows_than_workers(lab, workers):
     assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-10
 
 
-@pytest.mark.parametrize("method", ["dbk-silu", "dbk-rbf"])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("method", "count"), [("dbk-silu", 1), ("dbk-silu", 3), ("dbk-rbf", 3)])
 def test_exact_training_by_two_workers(lab, workers, method, count):
     settings = lab.settings(method, objective="mml", learning_rate=2e-3, epochs=30)
     arguments = (lab.members(count), lab.data, lab.validation, settings)
@@ -312,7 +326,7 @@ def test_a_failing_member_fails_alone_at_two_workers(lab, workers):
     assert [outcome.status for outcome in outcomes] == ["finished", "failed", "finished"]
     assert "epoch 1" in outcomes[1].reason
     expected = train(lab.build(), *arguments)
-    assert max(lab.difference(outcomes[k], expected[k]) for k in (0, 2)) <= 1e-6
+    assert max(lab.difference(outcomes[k], expected[k]) for k in (0, 2)) <= 1e-9
 
 
 def test_patience_at_two_workers(lab, workers):
@@ -324,7 +338,7 @@ def test_patience_at_two_workers(lab, workers):
         [outcomes for outcomes, _ in workers("training", "dbk-silu", *arguments, spread="rows")], lab
     )
     assert [o.status for o in outcomes] == [o.status for o in expected]
-    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-6
+    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-9
 
 
 # --- streams ---
@@ -374,7 +388,7 @@ def test_streams_of_two_workers(lab, workers, what, method, objective, count):
     expected = train(lab.build(method), lab.members(count), stream, lab.validation, settings)
     answers = workers("streaming", parts, method, lab.members(count), rows, lab.validation, settings)
     outcomes = same_everywhere(answers, lab)
-    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-6
+    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-9
 
 
 def test_streams_with_weights(lab, workers):
@@ -394,7 +408,7 @@ def test_streams_with_weights(lab, workers):
     expected = train(lab.build(), lab.members(2), stream, *arguments[1:])
     answers = workers("streaming", parts, "dbk-silu", lab.members(2), 40, *arguments[1:], total_weight=total)
     outcomes = same_everywhere(answers, lab)
-    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-6
+    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-9
 
 
 @pytest.mark.parametrize("weight", [torch.ones(4), torch.tensor([1.0, 0.0, 1.0]), torch.ones(3, 1)], ids=str)
@@ -456,7 +470,7 @@ def test_ctrl_c_at_one_worker_ends_both(lab, workers, objective):
     epochs = len(outcomes[0].history["noise"])
     assert 3 <= epochs < 10_000
     expected = train(lab.build(), *arguments, replace(short, epochs=epochs))
-    assert max(lab.largest(a.history, b.history) for a, b in zip(outcomes, expected, strict=True)) <= 1e-6
+    assert max(lab.largest(a.history, b.history) for a, b in zip(outcomes, expected, strict=True)) <= 1e-9
 
 
 def test_ctrl_c_between_the_steps_of_an_epoch(lab, workers):
@@ -502,7 +516,7 @@ def test_a_run_is_resumed_by_another_number_of_workers(lab, workers, tmp_path, f
     assert "interrupted" in {outcome.status for outcome in outcomes}
     outcomes, again = finish()
     assert again[0] == told[-1] + 1, "it went on where the other had ended"
-    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-6
+    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-9
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert (one()[1], two()[1]) == ([], []), "and now it is finished, for any number of workers"
 

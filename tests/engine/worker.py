@@ -10,13 +10,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib import import_module
 from multiprocessing.connection import Client
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.nn.functional import all_reduce
 
 from deepbasis.engine import distributed
 from deepbasis.engine.batches import Rows, Stream
@@ -114,7 +114,7 @@ def gradient(team: Team, kind: str, objective: str, dtype: torch.dtype, x: Tenso
     largest: dict[str, Callable[[Tensor], Tensor]] = {
         "ours": distributed.global_max,
         "local": lambda part: part,
-        "stock": lambda part: all_reduce(part, op=dist.ReduceOp.MAX),
+        "stock": lambda part: import_module("torch.distributed.nn.functional").all_reduce(part, op=dist.ReduceOp.MAX),
     }
     x, y = (values.to(dtype)[team.rank :: team.size] for values in (x, y))
     whole = Whole(torch.tensor(float(len(x)), dtype=dtype), largest[kind])

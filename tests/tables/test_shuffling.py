@@ -125,7 +125,7 @@ def readers() -> int:
 
 def test_epochs_come_one_after_another_and_in_any_order():
     reader = Prefetcher(make, epochs=100)
-    for epoch in (0, 1, 2, 7, 7, 0, 99):
+    for epoch in (0, 1, 2, 7, 7, 0, 99, 100, 101):
         assert values(reader, epoch) == [10 * epoch + k for k in range(5)]
         assert readers() <= 1
     reader.close()

@@ -13,7 +13,7 @@ from deepbasis.commands.fitting import check_memory, is_large
 from deepbasis.commands.options import OUTPUT, SCALE, TABLE, Debug, Model, option
 from deepbasis.commands.tables import load_model, new_table
 from deepbasis.commands.together import working_together
-from deepbasis.commands.wording import table_named
+from deepbasis.commands.wording import options_named, table_named
 from deepbasis.errors import InputError
 from deepbasis.tables import files
 from deepbasis.tables.places import is_many
@@ -110,7 +110,7 @@ def _predict_files(model: str, new: str, out: str, wanted: Wanted, ids: Sequence
             f"--out must be a folder where NEW is one ('{new}'): predictions are a file for each of its own"
         )
     files.check_out_folder(out)
-    with working_together() as team, notices(quiet=not team.first), table_named(new):
+    with working_together() as team, notices(quiet=not team.first), options_named(), table_named(new):
         load_model(model).predict_dataset(
             new,
             out,

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
 from deepbasis.errors import InputError
 
@@ -143,6 +141,8 @@ def start(device: str = "auto") -> Team:
     if not dist.is_available() or not (dist.is_initialized() or _launched()):
         return ALONE
     if not dist.is_initialized():
+        from torch.distributed.rendezvous import rendezvous  # not every torch has it
+
         backend = _backend(device)
         store, rank, size = next(rendezvous("env://"))
         dist.init_process_group(backend, store=_fresh(store, rank, size), rank=rank, world_size=size)
@@ -185,18 +185,22 @@ def _fresh(store: Any, rank: int, size: int) -> Any:
     worker thinks of a name for the part. It tells it to every number that a worker has announced itself by, also to
     those of the dead, until all that live have confirmed it.
     """
+    from torch.distributed.distributed_c10d import PrefixStore
+
     mine = uuid.uuid4().hex
-    if rank == 0:
-        for other in range(1, size):
-            while not store.check([f"deepbasis/heard/{mine}/{other}"]):
-                number = store.get(f"deepbasis/here/{other}").decode()
-                store.set(f"deepbasis/name/{number}", mine)
-                time.sleep(0.01)
-        return PrefixStore(mine, store)
-    store.set(f"deepbasis/here/{rank}", mine)
-    name = store.get(f"deepbasis/name/{mine}").decode()
-    store.set(f"deepbasis/heard/{name}/{rank}", "yes")
-    return PrefixStore(name, store)
+    if rank > 0:
+        store.set(f"deepbasis/here/{rank}", mine)
+        name = store.get(f"deepbasis/name/{mine}").decode()
+        store.set(f"deepbasis/heard/{name}/{rank}", "yes")
+        return PrefixStore(name, store)
+    silent = list(range(1, size))
+    while silent:
+        for other in silent:
+            number = store.get(f"deepbasis/here/{other}").decode()
+            store.set(f"deepbasis/name/{number}", mine)
+        time.sleep(0.01)
+        silent = [other for other in silent if not store.check([f"deepbasis/heard/{mine}/{other}"])]
+    return PrefixStore(mine, store)
 
 
 @torch.no_grad()

@@ -63,6 +63,7 @@ class Folder:
         file.parent.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
         values, arrays = compute()
+        arrays = {name: array.detach().cpu() for name, array in arrays.items()}
         made = {**describe(self.device), "seconds": round(time.monotonic() - start, 2)}
         storage.save(file, KIND, arrays, {"settings": dict(settings), "values": values, "made": made})
         self.checkpoint(name).unlink(missing_ok=True)

@@ -176,17 +176,22 @@ def _nll_over_rank(ax: Any, study: StudyResults, fits: dict[int, Fit]) -> None:
     mean, spread = np.array(list(statistics.values()), dtype=np.float64).T
     seeds = max(len(fit.records) for fit in fits.values())
     plots.curve(ax, list(statistics), mean, spread, bars=True, label=f"DBK (dPPGP): mean ± std of {seeds} seeds")
+    best = {rank: fit.best["nll"] for rank, fit in fits.items() if fit.best is not None}
     theirs = {rank: value for rank in statistics if (value := papers_nll(study, rank)) is not None}
-    if theirs:
-        hollow: dict[str, Any] = {"marker": "D", "markersize": 7, "markerfacecolor": "none", "linestyle": "none"}
-        ax.plot(list(theirs), list(theirs.values()), **hollow, color=plots.VERMILLION, label="paper: its best run")
+    for marker, colour, label, values in (
+        ("x", plots.INK, "its best run, by validation rows", best),
+        ("D", plots.VERMILLION, "paper: its best run, by test rows", theirs),
+    ):
+        if values:
+            points: dict[str, Any] = {"marker": marker, "markersize": 7, "markerfacecolor": "none", "linestyle": "none"}
+            ax.plot(list(values), list(values.values()), **points, color=colour, label=label)
     ax.axhline(study.oracle["nll"], color=plots.INK, linewidth=0.9, linestyle=_DASHED, label="oracle")
     ax.set_xscale("log", base=2)
     ax.set_xticks(list(statistics), [str(rank) for rank in statistics])
     ax.set(xlabel="rank r", ylabel="test NLL, nats a row")
     ax.set_title(f"noise of amplitude {study.amplitude:g}", fontsize=12)
     handles, labels = ax.get_legend_handles_labels()
-    ax.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="upper right")
+    ax.legend([handles[-1], *handles[:-1]], [labels[-1], *labels[:-1]], frameon=False, fontsize=9, loc="upper right")
 
 
 def bases(study: StudyResults) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from deepbasis.errors import check_number, check_positive_int
+from deepbasis.gp.precision import full_product
 
 
 class Features(NamedTuple):
@@ -70,7 +71,7 @@ class RBF(nn.Module):
 
     def forward(self, g: Float[Tensor, "b h"]) -> Features:
         root, info = self._inverse_root()
-        phi = self._cross_kernel(g) @ root.mT
+        phi = full_product(self._cross_kernel(g), root.mT)
         prior_var = (phi * phi).sum(-1)
         return Features(phi, prior_var, (self.log_variance.exp() - prior_var).clamp_min(0.0), info)
 
@@ -126,13 +127,13 @@ def _inverse_cholesky(K: Float[Tensor, "r r"], dtype: torch.dtype) -> tuple[Floa
     eye = torch.eye(len(K), dtype=K.dtype, device=K.device)
     R = torch.linalg.solve_triangular(L, eye, upper=False)
     R = torch.where(info == 0, R, math.nan).to(dtype)
-    S = R @ (K - K.detach()).to(dtype) @ R.mT
+    S = full_product(full_product(R, (K - K.detach()).to(dtype)), R.mT)
     half = S.tril() - 0.5 * torch.diag_embed(S.diagonal())
-    return R - half @ R, info
+    return R - full_product(half, R), info
 
 
 def _squared_distance(a: Float[Tensor, "a h"], b: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:
-    product = a @ b.mT
+    product = full_product(a, b.mT)
     return (a.square().sum(-1)[:, None] + b.square().sum(-1)[None, :] - 2.0 * product).clamp_min(0.0)
 
 

@@ -32,9 +32,7 @@ def gaussian_nll(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
     return 0.5 * (math.log(2.0 * math.pi) + var.log() + (y - mean).square() / var)
 
 
-def weighted_mean(
-    values: Float[Tensor, " b"], weight: Weight = None, whole: Whole | None = None
-) -> Float[Tensor, ""]:
+def weighted_mean(values: Float[Tensor, " b"], weight: Weight = None, whole: Whole | None = None) -> Float[Tensor, ""]:
     if whole is None:
         return values.mean() if weight is None else (weight * values).sum() / weight.sum()
     return (values if weight is None else weight * values).sum() / whole.weight

@@ -100,14 +100,11 @@ def check_output(path: str | os.PathLike[str], *, endings: Sequence[str] = (), i
 
 
 def check_out_folder(out: str | os.PathLike[str]) -> None:
-    """A folder, or a name that one can be made under."""
+    """A folder that can be written to, or the name of one that can be made."""
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out '{out}' is a file: predictions of many tables go to a folder")
-    try:
-        folder.mkdir(parents=False, exist_ok=True)
-    except OSError as error:
-        raise InputError(cannot_write(out, error)) from None
+    check_output(folder / "part.parquet" if folder.exists() else folder)
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:

@@ -85,7 +85,7 @@ def mixed(blocks: Iterable[Rows], buffer_rows: int, block_rows: int, rng: np.ran
         filled += room
         for start in range(room, len(block), buffer_rows):
             part = block[start : start + buffer_rows]
-            places = rng.permutation(filled)[: len(part)] if 2 * len(part) > filled else _draw(rng, filled, len(part))
+            places = rng.choice(filled, len(part), replace=False)
             out = buffer[places]
             buffer[places] = part
             yield out
@@ -94,11 +94,6 @@ def mixed(blocks: Iterable[Rows], buffer_rows: int, block_rows: int, rng: np.ran
     order = rng.permutation(filled)
     for start in range(0, filled, block_rows):
         yield buffer[order[start : start + block_rows]]
-
-
-def _draw(rng: np.random.Generator, n: int, count: int) -> Array:
-    """`count` different places among n, in random order; much faster than a permutation where count is small."""
-    return rng.choice(n, count, replace=False, shuffle=True)
 
 
 def batches(blocks: Iterable[Rows], rows: int) -> Iterator[Rows]:
@@ -118,8 +113,8 @@ def batches(blocks: Iterable[Rows], rows: int) -> Iterator[Rows]:
 class Prefetcher:
     """Blocks of one epoch after another, made by a thread that is at most `depth` blocks ahead.
 
-    It goes on to the next epoch by itself, so that its first blocks are there when the engine has validated. Asked for
-    any other epoch, it starts anew.
+    It goes on to the next epoch by itself, up to so many `epochs`, so that its first blocks are there when the engine
+    has validated. Asked for any other epoch, it starts anew.
     """
 
     def __init__(self, make: Callable[[int], Iterable[Rows]], epochs: int, depth: int = 2) -> None:
@@ -130,7 +125,7 @@ class Prefetcher:
         self._thread: threading.Thread | None = None
 
     def epoch(self, epoch: int) -> Iterator[Rows]:
-        if epoch != self._next or self._thread is None:
+        if epoch != self._next or epoch >= self._epochs or self._thread is None:
             self.close()
             self._begin(epoch)
         self._next = -1  # until this epoch has been taken to its end
@@ -159,12 +154,14 @@ class Prefetcher:
 
     def _work(self, epoch: int, to: queue.Queue[Rows | BaseException | None], stop: threading.Event) -> None:
         try:
-            while epoch < self._epochs and not stop.is_set():
+            while not stop.is_set():
                 for block in self._make(epoch):
                     if not _put(to, block, stop):
                         return
                 _put(to, None, stop)
                 epoch += 1
+                if epoch >= self._epochs:
+                    return
         except BaseException as error:
             _put(to, error, stop)
 

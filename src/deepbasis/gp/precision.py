@@ -1,0 +1,51 @@
+"""Matrix products that must not be rounded to tf32, whatever the rest of a training step uses.
+
+tf32 keeps 10 bits of each factor. That is enough for a network's layers; it is not where large numbers cancel, as they
+do in the whitening K_ZZ^(-1/2) k_Z(x): its factors are up to 1/sqrt(jitter) = 100 times as large as their product.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def full_product(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
+    """a @ b in full precision, forwards and backwards."""
+    return _full_product(a, b) if a.is_cuda and a.dtype == torch.float32 else a @ b
+
+
+# An operator of its own, so that torch.compile, vmap and CUDA graphs take it as it is, switch and all.
+@torch.library.custom_op("deepbasis::full_product", mutates_args=())
+def _full_product(a: Tensor, b: Tensor) -> Tensor:
+    matmul: Any = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    matmul.allow_tf32 = False
+    try:
+        return a @ b
+    finally:
+        matmul.allow_tf32 = before
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = ctx.saved_tensors
+    return _full_product(gradient, b.mT), _full_product(a.mT, gradient)
+
+
+def _batched(info: Any, axes: tuple[int | None, int | None], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
+    """Both with the member axis in front: what all members share is expanded, so that its gradient is their sum."""
+    a, b = (
+        factor.expand(info.batch_size, *factor.shape) if axis is None else factor.movedim(axis, 0)
+        for factor, axis in zip((a, b), axes, strict=True)
+    )
+    return _full_product(a, b), 0
+
+
+_full_product.register_fake(lambda a, b: a @ b)
+_full_product.register_autograd(_backward, setup_context=_keep)
+_full_product.register_vmap(_batched)

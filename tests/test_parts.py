@@ -1,0 +1,250 @@
+"""Predicting a table in files: its rows' predictions, part by part; what stands is kept, what fails leaves nothing."""
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from deepbasis import DeepBasisRegressor, budget, storage
+from deepbasis.errors import FileFormatError, InputError
+from deepbasis.tables.predicted import Wanted
+
+pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")
+
+LENGTHS = (120, 40, 0, 90)
+
+
+def frame(n: int, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "order": [f"o{seed}-{k}" for k in range(n)],
+            "size": rng.normal(size=n),
+            "colour": rng.choice(["red", "blue"], n),
+            "price": rng.normal(size=n),
+        }
+    )
+
+
+def fitted(seed: int) -> DeepBasisRegressor:
+    table = frame(200, 50)
+    model = DeepBasisRegressor(members=2, rank=8, width=8, epochs=2, alpha=0.1, random_state=seed)
+    return model.fit(table[["size", "colour"]], table["price"])
+
+
+@pytest.fixture(scope="module")
+def model() -> DeepBasisRegressor:
+    return fitted(0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "new" / "sub").mkdir(parents=True)
+    for k, n in enumerate(LENGTHS):
+        place = tmp_path / "new" / ("sub" if k == 3 else "") / f"part-{k}.parquet"
+        frame(n, k).astype({"order": "str"}).to_parquet(place, index=False, row_group_size=50)
+    return tmp_path / "new"
+
+
+def stamps(paths: list[Path]) -> list[int]:
+    return [path.stat().st_mtime_ns for path in paths]
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.name.endswith(".tmp")]
+
+
+def test_each_part_is_what_predict_says_of_its_file(model, folder, tmp_path):
+    out = tmp_path / "out"
+    paths = model.predict_dataset(folder, out, ids=["order"], coverage=0.8, quantiles=[0.1, 0.5])
+    assert paths == [*(out / f"part-{k}.parquet" for k in range(3)), out / "sub" / "part-3.parquet"]
+    for k, path in enumerate(paths):
+        told = pd.read_parquet(path)
+        assert list(told.columns) == ["order", "mean", "std", "lower_80", "upper_80", "q_0.1", "q_0.5"]
+        table = frame(LENGTHS[k], k)
+        assert told["order"].tolist() == table["order"].tolist()
+        if len(table):
+            expected = model.predict_dist(table[["size", "colour"]])
+            np.testing.assert_allclose(told["mean"], expected.mean, rtol=1e-12)
+            np.testing.assert_allclose(told["std"], expected.std, rtol=1e-12)
+            np.testing.assert_allclose(told["upper_80"], expected.interval(0.8)[1], rtol=1e-9)
+            np.testing.assert_allclose(told["q_0.1"], expected.quantile(0.1), rtol=1e-9, atol=1e-12)
+    assert leftovers(tmp_path) == []
+
+
+def test_a_csv_table_gives_parquet_parts(model, tmp_path):
+    (tmp_path / "new").mkdir()
+    frame(30, 1).to_csv(tmp_path / "new" / "a.csv", index=False)
+    frame(20, 2).to_csv(tmp_path / "new" / "b.csv.gz", index=False)
+    paths = model.predict_dataset(tmp_path / "new", tmp_path / "out", ids=["order"])
+    assert [path.name for path in paths] == ["a.parquet", "b.parquet"]
+    expected = model.predict(frame(20, 2)[["size", "colour"]])
+    np.testing.assert_allclose(pd.read_parquet(paths[1])["mean"], expected, rtol=1e-9)
+
+
+def test_rows_are_predicted_a_block_at_a_time(model, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "_BLOCK_ROWS", (16, 16))
+    seen: list[int] = []
+    predict = model.ensemble_.predict
+
+    def noted(x: Any) -> Any:
+        seen.append(len(x))
+        return predict(x)
+
+    monkeypatch.setattr(model.ensemble_, "predict", noted)
+    model.predict_dataset(folder, tmp_path / "out")
+    assert max(seen) == 16
+    assert sum(seen) == sum(LENGTHS)
+    told = pd.read_parquet(tmp_path / "out" / "part-0.parquet")
+    np.testing.assert_allclose(told["mean"], model.predict(frame(120, 0)[["size", "colour"]]), rtol=1e-9)
+
+
+def test_parts_that_stand_are_kept_and_others_made_again(model, folder, tmp_path):
+    out = tmp_path / "out"
+    paths = model.predict_dataset(folder, out)
+    before = stamps(paths)
+    model.predict_dataset(folder, out)
+    assert stamps(paths) == before
+    paths[1].unlink()
+    model.predict_dataset(folder, out)
+    assert [a == b for a, b in zip(stamps(paths), before, strict=True)] == [True, False, True, True]
+    before = stamps(paths)
+    frame(120, 9).to_parquet(folder / "part-0.parquet", index=False)  # another input
+    model.predict_dataset(folder, out)
+    assert [a == b for a, b in zip(stamps(paths), before, strict=True)] == [False, True, True, True]
+    paths[3].write_bytes(b"something else")
+    before = stamps(paths)
+    model.predict_dataset(folder, out)
+    assert [a == b for a, b in zip(stamps(paths), before, strict=True)] == [True, True, True, False]
+    for changes in ({"coverage": 0.5}, {"ids": ["order"]}, {"quantiles": [0.5]}):
+        before = stamps(paths)
+        model.predict_dataset(folder, out, **changes)
+        assert not any(a == b for a, b in zip(stamps(paths), before, strict=True))
+    before = stamps(paths)
+    fitted(1).predict_dataset(folder, out, quantiles=[0.5])  # another model
+    assert not any(a == b for a, b in zip(stamps(paths), before, strict=True))
+
+
+def test_a_model_from_a_file_goes_on_with_the_parts_of_the_one_that_was_saved(model, folder, tmp_path):
+    paths = model.predict_dataset(folder, tmp_path / "out")
+    before = stamps(paths)
+    model.save(tmp_path / "m")
+    DeepBasisRegressor.load(tmp_path / "m").predict_dataset(folder, tmp_path / "out")
+    assert stamps(paths) == before
+
+
+def test_workers_share_the_files(model, folder, tmp_path):
+    alone = model.predict_dataset(folder, tmp_path / "alone")
+    teams = [SimpleNamespace(rank=rank, size=3, first=rank == 0) for rank in range(3)]
+    made = [model.predict_dataset(folder, tmp_path / "out", team=team) for team in teams]
+    assert [len(paths) for paths in made] == [2, 1, 1]
+    for path in alone:
+        other = tmp_path / "out" / path.relative_to(tmp_path / "alone")
+        pd.testing.assert_frame_equal(pd.read_parquet(path), pd.read_parquet(other))
+
+
+def test_a_model_of_an_array_takes_columns_by_place(tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model = DeepBasisRegressor(epochs=2, members=1, rank=4, width=4, random_state=0).fit(X, X[:, 0])
+    pd.DataFrame(X, columns=["a", "b"]).assign(k=range(60)).to_parquet(tmp_path / "t.parquet", index=False)
+    model.predict_file(tmp_path / "t.parquet", tmp_path / "out.parquet", Wanted(), ["k"])
+    told = pd.read_parquet(tmp_path / "out.parquet")
+    np.testing.assert_allclose(told["mean"], model.predict(X), rtol=1e-9)
+    with pytest.raises(InputError, match=r"t.parquet' has 3 columns beside .*array of 2 without names"):
+        model.predict_file(tmp_path / "t.parquet", tmp_path / "other.parquet", Wanted())
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["sync", "write"])
+def test_a_full_disk_keeps_the_parts_that_are_whole(model, folder, tmp_path, monkeypatch, where):
+    out = tmp_path / "out"
+    calls = []
+
+    def full(*arguments: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return original(*arguments, **more)
+
+    place, name = (storage.os, "fsync") if where == "sync" else (parquet.ParquetWriter, "write_table")
+    original = getattr(place, name)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, full)
+        with pytest.raises(InputError, match=r"^cannot write '.*part-.\.parquet': no space left on device; make room"):
+            model.predict_dataset(folder, out, memory="100GiB")
+    whole = sorted(path.name for path in out.rglob("*.parquet"))
+    assert leftovers(tmp_path) == []
+    if where == "sync":
+        assert whole == ["part-0.parquet"]
+        before = stamps([out / "part-0.parquet"])
+        model.predict_dataset(folder, out)  # room was made
+        assert stamps([out / "part-0.parquet"]) == before
+    else:
+        assert whole == []  # the first file has more row groups than the disk had room for
+        model.predict_dataset(folder, out)
+    assert len(list(out.rglob("*.parquet"))) == 4
+
+
+def test_a_truncated_file_is_named_before_anything_is_written(model, folder, tmp_path):
+    path = folder / "part-1.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(FileFormatError, match=r"part-1.parquet' is truncated"):
+        model.predict_dataset(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_pages_that_cannot_be_read_leave_no_half_of_a_part(model, folder, tmp_path):
+    frame(20_000, 1).to_parquet(folder / "part-1.parquet", index=False)
+    content = bytearray((folder / "part-1.parquet").read_bytes())
+    content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
+    (folder / "part-1.parquet").write_bytes(content)
+    with pytest.raises(FileFormatError, match=r"part-1.parquet' is damaged"):
+        model.predict_dataset(folder, tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["part-0.parquet"]
+
+
+def test_a_bad_cell_is_named_with_its_file_and_row(model, folder, tmp_path):
+    table = frame(40, 1)
+    table.loc[33, "size"] = np.inf
+    table.to_parquet(folder / "part-1.parquet", index=False, row_group_size=10)
+    with pytest.raises(
+        InputError, match=r"^'.*part-1.parquet': column 'size' has 1 infinite.* row 33 \("
+    ):
+        model.predict_dataset(folder, tmp_path / "out")
+    assert leftovers(tmp_path) == []
+
+
+def test_a_file_without_a_column_is_named(model, folder, tmp_path):
+    frame(5, 1).drop(columns="size").to_parquet(folder / "part-1.parquet", index=False)
+    with pytest.raises(InputError, match=r"part-1.parquet' has no column 'size'"):
+        model.predict_dataset(folder, tmp_path / "out")
+
+
+def test_nothing_that_is_read_is_overwritten(model, folder, tmp_path):
+    with pytest.raises(InputError, match=r"cannot write '.*part-0.parquet': it is also read"):
+        model.predict_dataset(folder, folder)
+    assert len(pd.read_parquet(folder / "part-0.parquet")) == 120
+
+
+def test_two_tables_do_not_share_a_part(model, tmp_path):
+    (tmp_path / "new").mkdir()
+    frame(5).to_csv(tmp_path / "new" / "a.csv", index=False)
+    frame(5).to_csv(tmp_path / "new" / "a.csv.gz", index=False)
+    with pytest.raises(InputError, match=r"two tables would both be predicted to '.*a.parquet'"):
+        model.predict_dataset(tmp_path / "new", tmp_path / "out")
+
+
+def test_the_record_of_a_part_is_read_from_its_footer(model, folder, tmp_path):
+    path = model.predict_dataset(folder, tmp_path / "out")[0]
+    record = parquet.read_schema(path).metadata[b"deepbasis"]
+    assert b'"columns": ["mean", "std", "lower_95", "upper_95"]' in record
+    assert isinstance(parquet.read_schema(path).field("mean").type, type(pa.float64()))
