@@ -28,9 +28,9 @@ def test_steps_are_bounded_and_an_epoch_is_a_pass_at_most(rows, batch_size, pass
     assert epoch_rows == rows or epoch_rows % batch_size == 0
     if max_steps is not None:
         assert steps <= max_steps
-        assert steps > max_steps / 2 or (passes is not None and steps > passes * a_pass / 2)
-    elif passes is not None:
-        assert passes * a_pass / 2 < steps <= passes * a_pass
+    if max_steps is not None or passes is not None:
+        bounds = [max_steps] * (max_steps is not None) + [(passes or 0) * a_pass] * (passes is not None)
+        assert min(bounds) - max(epochs, a_pass - 1) <= steps <= min(bounds)
 
 
 def test_fifty_million_rows_are_trained_on_for_a_bounded_number_of_steps_and_validated_often():

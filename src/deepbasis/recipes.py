@@ -104,9 +104,10 @@ def stream_epochs_for(
         steps = min(steps, max_steps) if passes is not None else max_steps
     elif passes is None:
         steps = min(steps, recipe.stream_steps)
-    steps_an_epoch = min(steps_a_pass, max(_FEWEST_STEPS, -(-steps // recipe.stream_epochs)), steps)
-    epoch_rows = rows if steps_an_epoch == steps_a_pass else steps_an_epoch * batch_size
-    return max(1, steps // steps_an_epoch), epoch_rows
+    wanted = max(_FEWEST_STEPS, -(-steps // recipe.stream_epochs))  # between two validations
+    epochs = max(1, steps // min(steps_a_pass, wanted))
+    steps_an_epoch = min(steps_a_pass, steps // epochs)
+    return epochs, rows if steps_an_epoch == steps_a_pass else steps_an_epoch * batch_size
 
 
 def weights_for(recipe: Recipe, objective: str, alpha: float | str, beta: float | str) -> list[tuple[float, float]]:
