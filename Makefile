@@ -31,12 +31,21 @@ format: $(STAMP)  ## mend what the formatter and the linter can mend
 bench: $(STAMP)   ## the committed benchmarks, at full size
 	$(RUN) benchmarks/exact.py
 	$(RUN) benchmarks/speed.py
+	$(RUN) benchmarks/distributed.py
+	$(RUN) benchmarks/out_of_core.py
 
 smoke: $(STAMP)   ## the same, small: does every script still run?
 	mkdir -p build
 	$(RUN) -m deepbasis demo --quick --out build
+	$(RUN) -m deepbasis reproduce step1d --quick --out build/quick/step1d
+	if [ -n "$$DEEPBASIS_DATA" ]; then \
+	  $(RUN) -m deepbasis reproduce uci --quick --out build/quick/uci && \
+	  $(RUN) -m deepbasis reproduce ookla --quick --out build/quick/ookla; \
+	else echo "DEEPBASIS_DATA names no folder: the UCI and Ookla experiments are left out"; fi
 	$(RUN) benchmarks/exact.py --quick
 	$(RUN) benchmarks/speed.py --quick
+	$(RUN) benchmarks/distributed.py --quick
+	$(RUN) benchmarks/out_of_core.py --quick
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

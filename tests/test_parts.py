@@ -216,9 +216,7 @@ def test_a_bad_cell_is_named_with_its_file_and_row(model, folder, tmp_path):
     table = frame(40, 1)
     table.loc[33, "size"] = np.inf
     table.to_parquet(folder / "part-1.parquet", index=False, row_group_size=10)
-    with pytest.raises(
-        InputError, match=r"^'.*part-1.parquet': column 'size' has 1 infinite.* row 33 \("
-    ):
+    with pytest.raises(InputError, match=r"^'.*part-1.parquet': column 'size' has 1 infinite.* row 33 \("):
         model.predict_dataset(folder, tmp_path / "out")
     assert leftovers(tmp_path) == []
 

@@ -98,7 +98,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     validation_ : metrics of the ensemble on the validation rows, in the target's units.
     noise_ : noise variance of each member, in squared units of the target.
     alpha_, beta_ : the weights used.
-    rows_ : rows of the table, validation rows among them.
+    rows_ : rows of the table that was fitted, validation rows among them.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         fit is streamed: two readings of the files, a first for its statistics. `stream` forces that, or forbids it.
         Streamed rows are held out for validation by a hash of their place, or of their group; or `validation` is
         another such table. `max_steps` bounds the training steps. With `checkpoint` a run that was stopped goes on from
-        there. Every worker of a `team` makes the same call, and reads its part.
+        there. Every worker of a `team` makes the same call, and reads its part; `memory` is what each may use.
         """
         self._check_parameters()
         limit = parse_memory(memory)
@@ -194,14 +194,16 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         source = Source.open(data, drop=drop)
         roles = Roles.of(source, target, weight, groups)
         aside = None if validation is None else Source.open(validation, [*roles.features, roles.target])
-        if stream is None:
-            stream = not fits_in_memory(source.rows, source.row_bytes(), limit)
+        if stream is None:  # workers may have different memories, and must do the same
+            stream = team.agree(not fits_in_memory(source.rows, source.row_bytes(), limit))
         if stream:
             return self._fit_streamed(source, roles, aside, limit, how)
         table, beside = source.to_pandas(), None if aside is None else aside.to_pandas()
-        y, sample_weight, labels = (None if name is None else table[name] for name in (target, weight, groups))
+        y = check_target(table[target], f"target column '{target}' of {source.name}")
+        weights = None if weight is None else check_weight(table[weight], len(y), f"weight column '{weight}'")
+        labels = None if groups is None else table[groups]
         X_val, y_val = (None, None) if beside is None else (beside[roles.features], beside[target])
-        return self._fit_table(table[roles.features], y, sample_weight, labels, X_val, y_val, how)
+        return self._fit_table(table[roles.features], y, weights, labels, X_val, y_val, how)
 
     def _fit_table(self, X: Any, y: Any, sample_weight: Any, groups: Any, X_val: Any, y_val: Any, how: _How) -> Self:
         devices.present(self.device)
@@ -212,7 +214,6 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             inside, outside = table, _validation_table(X_val, y_val)
         else:
             inside, outside = self._split(table)
-        self.rows_ = len(table.y)
         self.preprocessor_ = Preprocessor.fit(inside.X, inside.weight)
         self.target_ = TargetScaler.fit(inside.y, inside.weight)
         plan = make_plan(self, len(inside.y), max_steps=how.max_steps)
@@ -240,8 +241,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         validation = survey.validation(encoder) if aside is None else streaming.all_rows(aside, encoder, limit)
         members = self._members(plan, how)
         room = streaming.room_for(plan, self._build(members[0]), len(members), validation, encoder, source, limit)
+        at_a_time = min(how.team.gather_objects(room.members))
         with survey.stream(encoder, plan, room.sizes, members[0].seed, how.team) as data:
-            chosen = self._train(data, validation, plan, members, replace(how, wave_size=room.members))
+            chosen = self._train(data, validation, plan, members, replace(how, wave_size=at_a_time))
         self._keep(chosen, validation, plan)
         spread = torch.as_tensor(survey.statistics.target_moments.std / self.target_.scale, dtype=validation.y.dtype)
         self._look_at(validation, torch.zeros_like(spread), spread.square())
@@ -259,6 +261,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         rows = len(X)
         if rows != len(target):
             raise InputError(f"X has {rows} rows but y has {len(target)}: inconsistent numbers of samples")
+        self.rows_ = rows
         weight = None if sample_weight is None else check_weight(sample_weight, rows)
         labels = None if groups is None else np.asarray(groups)
         if labels is not None and labels.shape != (rows,):

@@ -88,17 +88,23 @@ class Work:
 
 def part_paths(source: Source, out: str | os.PathLike[str]) -> list[Path]:
     """Where each file's predictions go: its name below `out`, ending in .parquet."""
-    paths: list[Path] = []
+    read = {_inode(Path(file.place.path)) for file in source.files if file.place.filesystem is None}
+    paths: dict[Path, None] = {}
     for file in source.files:
         relative = file.place.relative
-        ending = next(one for one in sorted(ENDINGS, key=len, reverse=True) if relative.lower().endswith(one))
-        path = Path(out) / f"{relative.removesuffix(relative[len(relative) - len(ending) :])}.parquet"
+        ending = max((one for one in ENDINGS if relative.lower().endswith(one)), key=len)
+        path = Path(out) / f"{relative[: -len(ending)]}.parquet"
         if path in paths:
             raise InputError(f"two tables would both be predicted to '{path}': rename {file.place.name}")
-        if path.exists() and any(path.samefile(one.place.path) for one in source.files if one.place.filesystem is None):
+        if path.exists() and _inode(path) in read:
             raise InputError(f"cannot write '{path}': it is also read; choose another folder for the output")
-        paths.append(path)
-    return paths
+        paths[path] = None
+    return list(paths)
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _record_of(path: Path) -> Any:

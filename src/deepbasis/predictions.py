@@ -127,7 +127,9 @@ class Predictions:
         stands there already, made by this model of this input, is left as it is. Workers of a `team` share the files.
         """
         check_is_fitted(self)
-        wanted = Wanted(coverage, tuple(quantiles))
+        wanted = Wanted(coverage, tuple(check_level(level) for level in quantiles))
+        if coverage is not None and not 0.0 < check_number("coverage", coverage) < 1.0:
+            raise InputError(f"coverage must lie strictly between 0 and 1, got {coverage!r}")
         source = self._source(data, ids)
         paths = part_paths(source, out)
         mine = range(team.rank, len(paths), team.size)

@@ -26,7 +26,7 @@ from deepbasis.planning import Plan
 from deepbasis.tables.arrow import Block
 from deepbasis.tables.columns import Array
 from deepbasis.tables.counting import RowCounter
-from deepbasis.tables.held_out import HeldOut
+from deepbasis.tables.held_out import HeldOut, most_rows
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.scanning import Encoder, Held, Roles, scan
 from deepbasis.tables.shuffling import Prefetcher, Shard, batches, mixed
@@ -117,9 +117,9 @@ def take_survey(
     if fraction is None:
         held_out = HeldOut.none()
     elif roles.groups is not None:
-        held_out = HeldOut.groups(fraction, source.rows)
+        held_out = HeldOut.groups(fraction, source.rows, most_rows(len(roles.features)))
     else:
-        held_out = HeldOut.choose(fraction, source.file_rows)
+        held_out = HeldOut.choose(fraction, source.file_rows, most_rows(len(roles.features)))
     sizes = Budget.of(limit).sizes(source.row_bytes(), len(source.names), len(source.names), 8)
     mine = range(team.rank, len(source.units), team.size)
     found: tuple[Statistics, list[Held]] | Exception
@@ -176,7 +176,8 @@ def room_for(
     plan: Plan, model: DeepBasisGP, members: int, validation: Rows, encoder: Encoder, source: Source, limit: int | None
 ) -> Room:
     settings = plan.settings
-    need = bytes_per_member(model, settings.batch_size, encoder.preprocessor.width, settings.dtype)
+    rows = settings.chunk_rows if settings.exact else settings.batch_size
+    need = bytes_per_member(model, rows, encoder.preprocessor.width, settings.dtype)
     on_host = plan.device.type == "cpu"
     held = _VALIDATION_COPIES * validation.x.numel() * validation.x.element_size()
     at_a_time = Budget.of(limit, held).members_at_a_time(members, need) if on_host else members

@@ -438,11 +438,14 @@ def test_an_epoch_of_a_stream_may_be_a_part_of_its_rows(lab, monkeypatch):
     assert piecewise[0].history["noise"][5] == passes[0].history["noise"][1]
 
 
-def test_a_stream_that_fails_at_one_worker_ends_both(lab, workers):
+@pytest.mark.parametrize(("epoch", "what"), [(1, "truncated"), (-1, "not there")])
+def test_a_stream_that_fails_at_one_worker_ends_both(lab, workers, epoch, what):
+    """While it is read, and when it is opened again for the second epoch."""
     parts = shards(lab.data, [8, 8, 8, 5], [8, 3])
-    found = workers("streaming", parts, "dbk-silu", lab.members(2), 40, lab.validation, lab.settings(), failing=1)
-    (message,) = found[1].args
-    assert (type(found[0]), type(found[1]), message) == (WorkerError, OSError, "part-7.parquet is truncated")
+    arguments = ("dbk-silu", lab.members(2), 40, lab.validation, lab.settings())
+    found = workers("streaming", parts, *arguments, failing=(1, epoch))
+    assert [type(error) for error in found] == [WorkerError, OSError]
+    assert str(found[1]) == f"part-7.parquet is {what}"
 
 
 def test_streams_that_are_empty_everywhere_are_refused(lab, workers):

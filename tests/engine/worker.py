@@ -94,16 +94,21 @@ def streaming(
     rows: int,
     validation: Rows,
     settings: Settings,
-    failing: int | None = None,
+    failing: tuple[int, int] | None = None,
     total_weight: float | None = None,
     **options: Any,
 ) -> list[Outcome]:
-    """Each worker has a shard of its own; that of `failing` cannot be read to its end."""
+    """Each worker has a shard of its own; that of `failing` cannot be opened, or not be read to its end."""
+
+    def batches(epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        yield from shards[team.rank]
+        if (team.rank, epoch) == failing:
+            raise OSError("part-7.parquet is truncated")
 
     def open_epoch(epoch: int) -> Iterator[tuple[Tensor, ...]]:
-        yield from shards[team.rank]
-        if team.rank == failing and epoch == 1:
-            raise OSError("part-7.parquet is truncated")
+        if (team.rank, -epoch) == failing:
+            raise OSError("part-7.parquet is not there")
+        return batches(epoch)
 
     stream = Stream(open_epoch, rows=rows, columns=3, name="test", total_weight=total_weight)
     return train(builder(method), members, stream, validation, settings, team=team, **options)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deepbasis.tables.columns import Column
-from deepbasis.tables.held_out import HeldOut, name_hashes, position_hashes
+from deepbasis.tables.held_out import HeldOut, most_rows, name_hashes, position_hashes
 
 POSITIONS = [12035550249420947055, 12935080325729570654]
 NAMES = [13020603013274838756, 636548684707296368]
@@ -53,6 +53,10 @@ def test_many_are_as_many_on_average_and_never_more_than_fit():
         held_out = HeldOut.choose(fraction, rows, most)
         count = sum(int(held_out.of(file, 0, n).sum()) for file, n in enumerate(rows))
         assert abs(count - expected) < 5 * np.sqrt(expected)
+
+
+def test_long_rows_are_fewer():
+    assert [most_rows(columns) for columns in (1, 10, 100, 1000, 10**6)] == [100_000, 100_000, 100_000, 10_000, 1_000]
 
 
 def test_they_are_spread_evenly_over_the_file():

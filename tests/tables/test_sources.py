@@ -153,6 +153,16 @@ def test_numbers_of_any_width_are_one_kind(tmp_path):
     assert source.to_pandas()["c"].tolist()[:3] == [1.0, 2.0, 1.5]
 
 
+def test_categories_and_text_are_one_kind(tmp_path):
+    pd.DataFrame({"c": pd.Categorical(["a", "b", "a"])}).to_parquet(tmp_path / "a.parquet", row_group_size=2)
+    pd.DataFrame({"c": pd.Categorical(["z", None])}).to_parquet(tmp_path / "b.parquet")
+    pd.DataFrame({"c": ["q", "b"]}).to_parquet(tmp_path / "c.parquet")
+    source = Source.open(tmp_path)
+    assert source.kinds == {"c": "categorical"}
+    texts = ["a", "b", "a", "z", None, "q", "b"]
+    assert [None if pd.isna(text) else text for text in source.to_pandas()["c"]] == texts
+
+
 # ---- where the files are ---------------------------------------------------------------------------------------------
 
 
@@ -330,6 +340,12 @@ def test_one_kind_of_file_at_a_time(tmp_path):
     with pytest.raises(InputError, match=r"several kinds \('.csv', '.parquet'\): choose one by a pattern"):
         find_places(tmp_path)
     assert len(find_places(f"{tmp_path}/*.csv")) == 3
+
+
+def test_a_name_that_is_there_twice_is_refused(tmp_path):
+    parquet.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"t.parquet' has more than one column named 'a'"):
+        Source.open(tmp_path)
 
 
 def test_nested_columns_are_refused_unless_they_are_dropped(tmp_path):

@@ -268,8 +268,15 @@ class Streamed:
         if self._weight_of_all is not None:  # the last epoch was cut short
             self._weight_of_all()
         self._given = 0
-        self._batches = iter(self.stream.open_epoch(epoch))
-        self._weight_of_all = None if self.team.alone else self._look_ahead()
+        if self.team.alone:
+            self._batches = iter(self.stream.open_epoch(epoch))
+            return
+        self._batches = self._opened(epoch)
+        self._weight_of_all = self._look_ahead()
+
+    def _opened(self, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        """Opened when the first batch is wanted: the others are told of an error then."""
+        yield from self.stream.open_epoch(epoch)
 
     def advance(self) -> bool:
         weight = (self._weight_of_all or self._look_ahead())()

@@ -24,7 +24,8 @@ from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.interrupts import interrupts
 from deepbasis.engine.members import Build, Member
 from deepbasis.engine.memory import available_bytes, bytes_per_member, is_out_of_memory
-from deepbasis.engine.outcomes import Outcome, outcome_of
+from deepbasis.engine.outcomes import Outcome as Outcome  # train returns it, so it is found here too
+from deepbasis.engine.outcomes import outcome_of
 from deepbasis.engine.progress import EpochReport, Progress
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.wave import Wave

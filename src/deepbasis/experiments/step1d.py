@@ -20,7 +20,7 @@ FULL = Plan(
             gp_sizes=(500, 1_000, 2_000, 5_000, 10_000, 20_000),
             ranks=(1, 2, 4, 8, 16, 32, 64),
             constant_ranks=(8, 64),
-            most_steps=60_000,
+            most_steps=40_000,
             collapse_steps=4_000,
         ),
         Study(

@@ -7,13 +7,22 @@ from typing import Any
 import numpy as np
 
 from deepbasis import plots
-from deepbasis.datasets import step1d as dataset
-from deepbasis.experiments.parts import Folder, number
+from deepbasis.experiments.parts import Folder
+from deepbasis.experiments.step1d_drawing import (
+    DASHED,
+    STYLE,
+    band,
+    band_legend,
+    colour_bar,
+    duration,
+    kernel,
+    shown,
+    signed,
+    usable,
+)
 from deepbasis.experiments.step1d_results import (
     DPPGP,
     EXACT_DBK,
-    EXACT_DKL,
-    EXACT_RBF,
     GRID,
     METHODS,
     SHOWN_RANKS,
@@ -22,18 +31,6 @@ from deepbasis.experiments.step1d_results import (
     StudyResults,
 )
 from deepbasis.experiments.step1d_tables import papers_nll
-
-STYLE: dict[str, tuple[str, str]] = {
-    EXACT_RBF: (plots.ORANGE, "s"),
-    EXACT_DKL: (plots.GREEN, "D"),
-    EXACT_DBK: (plots.VERMILLION, "^"),
-    DPPGP: (plots.BLUE, "o"),
-}
-"""Colour and marker of a method."""
-
-_SHOWN_ROWS = 2_000  # more points than these hide each other
-_TICKS: dict[str, Any] = {"ticks": [-1, -0.5, 0, 0.5, 1], "labels": ["−1", "−0.5", "0", "0.5", "1"]}
-_DASHED = (0, (4, 2))
 
 
 def write(folder: Folder, results: Results) -> None:
@@ -46,7 +43,7 @@ def write(folder: Folder, results: Results) -> None:
             ("collapse", collapse(results, study)),
         ):
             if figure is not None:
-                folder.write(f"{name}-amplitude-{study.amplitude:g}.png", plots.png(figure))
+                folder.write(f"{name}-amplitude-{study.amplitude:g}.png", plots.png(figure, 120))
 
 
 # ---- Fig. 1 ----------------------------------------------------------------------------------------------------
@@ -54,22 +51,22 @@ def write(folder: Folder, results: Results) -> None:
 
 def example(results: Results, study: StudyResults) -> Any:
     """A column a method: its kernel, its prediction over the data, its scores."""
-    fits = _usable(study.at(results.focus))
+    fits = usable(study.at(results.focus))
     if not fits:
         return None
     page = plots.new_figure(3.3 * len(fits) + 0.9, 8.6)
     axes: Any = page.subplots(3, len(fits), height_ratios=[1.2, 1.0, 0.55], squeeze=False)
     for (method, fit), (top, middle, bottom) in zip(fits.items(), axes.T, strict=True):
         top.set_title(METHODS[method], fontsize=13, fontweight="bold")
-        _kernel(top, fit)
-        _band(middle, fit, study)
+        kernel(top, fit)
+        band(middle, fit, study)
         _scores(bottom, fit, first=bottom is axes[2, 0])
     axes[0, 0].set_ylabel("x'")
     axes[1, 0].set_ylabel("y")
     for ax in axes[:2, 1:].flat:
         ax.tick_params(labelleft=False)
-    _colour_bar(page, axes[0, :])
-    _band_legend(page, axes[1, 0], f"n = {results.focus:,}, noise of amplitude {study.amplitude:g}", study)
+    colour_bar(page, axes[0, :])
+    band_legend(page, axes[1, 0], f"n = {results.focus:,}, noise of amplitude {study.amplitude:g}", study)
     return page
 
 
@@ -77,12 +74,12 @@ def _scores(ax: Any, fit: Fit, *, first: bool) -> None:
     """Rows of text under the column; the first column carries their names."""
     ax.axis("off")
     lines = {
-        "MAE": _shown(fit, "mae", 3),
-        "NLL": _shown(fit, "nll", 3),
-        "CRPS": _shown(fit, "crps", 3),
-        "effective rank": _shown(fit, "effective_rank", 2),
-        "training step": _duration(fit.values["step_ms"]),
-        "evaluation": _duration(fit.values["eval_ms"]),
+        "MAE": shown(fit, "mae", 3),
+        "NLL": shown(fit, "nll", 3),
+        "CRPS": shown(fit, "crps", 3),
+        "effective rank": shown(fit, "effective_rank", 2),
+        "training step": duration(fit.values["step_ms"]),
+        "evaluation": duration(fit.values["eval_ms"]),
     }
     for k, (name, value) in enumerate(lines.items()):
         height = 1.0 - k / (len(lines) - 0.5)
@@ -96,7 +93,7 @@ def _scores(ax: Any, fit: Fit, *, first: bool) -> None:
 
 def scaling(study: StudyResults) -> Any:
     """Scores and times over n, a line a method."""
-    fits = {method: _usable(by_n) for method, by_n in study.sizes.items()}
+    fits = {method: usable(by_n) for method, by_n in study.sizes.items()}
     if not any(fits.values()):
         return None
     page = plots.new_figure(15.0, 4.2)
@@ -115,7 +112,7 @@ def scaling(study: StudyResults) -> Any:
                 colour, marker = STYLE[method]
                 plots.curve(ax, list(statistics), mean, spread, colour=colour, marker=marker, label=METHODS[method])
         if metric in study.oracle:
-            ax.axhline(study.oracle[metric], color=plots.INK, linewidth=0.9, linestyle=_DASHED, label="oracle")
+            ax.axhline(study.oracle[metric], color=plots.INK, linewidth=0.9, linestyle=DASHED, label="oracle")
         else:
             _log_axis(ax)
         ax.set_xscale("log")
@@ -152,21 +149,21 @@ def _thousands(n: int) -> str:
 
 def by_rank(study: StudyResults) -> Any:
     """Kernels of a few ranks, each divided by its largest value, and the test NLL over the rank."""
-    fits = _usable(study.by_rank)
-    shown = {rank: fits[rank] for rank in SHOWN_RANKS if rank in fits}
-    if not shown:
+    fits = usable(study.by_rank)
+    pictured = {rank: fits[rank] for rank in SHOWN_RANKS if rank in fits}
+    if not pictured:
         return None
-    page = plots.new_figure(2.5 * len(shown) + 5.4, 3.6)
+    page = plots.new_figure(2.5 * len(pictured) + 5.4, 3.6)
     page.set_layout_engine("constrained", wspace=0.06)
-    axes: Any = page.subplots(1, len(shown) + 1, width_ratios=[1.0] * len(shown) + [1.55])
-    for ax, (rank, fit) in zip(axes, shown.items(), strict=False):
-        _kernel(ax, fit)
+    axes: Any = page.subplots(1, len(pictured) + 1, width_ratios=[1.0] * len(pictured) + [1.55])
+    for ax, (rank, fit) in zip(axes, pictured.items(), strict=False):
+        kernel(ax, fit)
         ax.set_title(f"rank {rank}", fontsize=12)
         if ax is axes[0]:
             ax.set_ylabel("x'")
         else:
             ax.tick_params(labelleft=False)
-    _colour_bar(page, axes[:-1])
+    colour_bar(page, axes[:-1])
     _nll_over_rank(axes[-1], study, fits)
     return page
 
@@ -185,7 +182,7 @@ def _nll_over_rank(ax: Any, study: StudyResults, fits: dict[int, Fit]) -> None:
         if values:
             points: dict[str, Any] = {"marker": marker, "markersize": 7, "markerfacecolor": "none", "linestyle": "none"}
             ax.plot(list(values), list(values.values()), **points, color=colour, label=label)
-    ax.axhline(study.oracle["nll"], color=plots.INK, linewidth=0.9, linestyle=_DASHED, label="oracle")
+    ax.axhline(study.oracle["nll"], color=plots.INK, linewidth=0.9, linestyle=DASHED, label="oracle")
     ax.set_xscale("log", base=2)
     ax.set_xticks(list(statistics), [str(rank) for rank in statistics])
     ax.set(xlabel="rank r", ylabel="test NLL, nats a row")
@@ -196,22 +193,22 @@ def _nll_over_rank(ax: Any, study: StudyResults, fits: dict[int, Fit]) -> None:
 
 def bases(study: StudyResults) -> Any:
     """A column a rank: its basis functions above, its prediction below."""
-    fits = {rank: fit for rank, fit in _usable(study.by_rank).items() if rank in SHOWN_RANKS}
+    fits = {rank: fit for rank, fit in usable(study.by_rank).items() if rank in SHOWN_RANKS}
     if not fits:
         return None
     page = plots.new_figure(3.3 * len(fits) + 0.6, 6.4)
     axes: Any = page.subplots(2, len(fits), squeeze=False, sharex="col")
     for (rank, fit), (top, bottom) in zip(fits.items(), axes.T, strict=True):
         plots.basis_functions(top, GRID.numpy(), fit.basis.numpy())
-        _band(bottom, fit, study)
+        band(bottom, fit, study)
         best = fit.best
         assert best is not None
-        top.set_title(f"rank {rank}: test NLL {_signed(best['nll'], 3)}", fontsize=12)
+        top.set_title(f"rank {rank}: test NLL {signed(best['nll'], 3)}", fontsize=12)
     axes[0, 0].set_ylabel("basis functions φ(x)")
     axes[1, 0].set_ylabel("y")
     for ax in axes[1, 1:]:
         ax.tick_params(labelleft=False)
-    _band_legend(
+    band_legend(
         page, axes[1, 0], f"noise of amplitude {study.amplitude:g}; the run with the best validation NLL", study
     )
     return page
@@ -242,79 +239,9 @@ def collapse(results: Results, study: StudyResults) -> Any:
     there = study.at(results.focus).get(DPPGP)
     statistic = None if there is None else there.statistic("effective_rank")
     if statistic is not None:
-        axes[0].axhline(statistic[0], color=STYLE[DPPGP][0], linestyle=_DASHED, label=f"{METHODS[DPPGP]}, trained")
-    axes[0].axhline(1.0, color=plots.INK, linewidth=0.9, linestyle=_DASHED, label="rank 1")
+        axes[0].axhline(statistic[0], color=STYLE[DPPGP][0], linestyle=DASHED, label=f"{METHODS[DPPGP]}, trained")
+    axes[0].axhline(1.0, color=plots.INK, linewidth=0.9, linestyle=DASHED, label="rank 1")
     axes[0].set_ylim(bottom=0)
     title = f"n = {results.focus:,}, noise of amplitude {study.amplitude:g}"
     page.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, title=title)
     return page
-
-
-# ---- what they share -------------------------------------------------------------------------------------------
-
-
-def _usable(fits: dict[Any, Fit]) -> dict[Any, Fit]:
-    """Those in which some seed came to something."""
-    return {key: fit for key, fit in fits.items() if fit.best is not None}
-
-
-def _kernel(ax: Any, fit: Fit) -> None:
-    plots.kernel_heatmap(ax, GRID.numpy(), fit.kernel.numpy())
-    ax.set_xticks(**_TICKS)
-    ax.set_yticks(**_TICKS)
-    ax.set_ylabel("")
-
-
-def _band(ax: Any, fit: Fit, study: StudyResults) -> None:
-    rows = study.shown.first(_SHOWN_ROWS)
-    truth = dataset.oracle(GRID[:, None], study.amplitude)
-    plots.predictive_band(
-        ax,
-        GRID.numpy(),
-        fit.mean.numpy(),
-        fit.std.numpy(),
-        data=(rows.x[:, 0].numpy(), rows.y.numpy()),
-        oracle=(truth.mean.numpy(), truth.std.numpy()),
-    )
-    reach = float((truth.mean.abs() + 3.2 * truth.std).max())
-    ax.set_ylim(-reach, reach)
-    ax.set_xticks(**_TICKS)
-    ax.set_xlabel("x")
-
-
-def _band_legend(page: Any, ax: Any, title: str, study: StudyResults) -> None:
-    handles, labels = ax.get_legend_handles_labels()
-    drawn = dict(zip(labels, handles, strict=True))
-    wanted = ["data", "prediction: mean ± 2 std", "oracle: mean ± 2 std"]
-    page.legend(
-        [drawn[label] for label in wanted],
-        [*wanted[:2], f"{wanted[2]} (test NLL {_signed(study.oracle['nll'], 3)})"],
-        loc="outside upper center",
-        ncols=3,
-        frameon=False,
-        fontsize=11,
-        markerscale=3,
-        title=title,
-    )
-
-
-def _colour_bar(page: Any, axes: Any) -> None:
-    bar = page.colorbar(axes[-1].images[-1], ax=list(axes), shrink=0.8, ticks=[-1, 0, 1], pad=0.015)
-    bar.ax.set_yticklabels(["−1", "0", "1"])
-    bar.set_label("k(x, x') / max |k|")
-
-
-def _shown(fit: Fit, metric: str, digits: int) -> str:
-    statistic = fit.statistic(metric)
-    if statistic is None:
-        return "–"
-    mean, std = statistic
-    return _signed(mean, digits) + ("" if std is None else f" ± {number(std, digits)}")
-
-
-def _signed(value: float, digits: int) -> str:
-    return number(value, digits).replace("-", "−")
-
-
-def _duration(milliseconds: float) -> str:
-    return f"{milliseconds / 1e3:.3g} s" if milliseconds >= 1e3 else f"{milliseconds:.3g} ms"

@@ -15,6 +15,8 @@ from deepbasis.tables.columns import Array, Column, Mask
 MOST_ROWS = 100_000
 """Held out at most (on average): they are kept in memory."""
 
+_MOST_CELLS = 10_000_000  # of them, whatever the number of columns
+_LEAST_ROWS = 1_000  # that a score of many columns can be told from
 _FEW = 10_000  # up to these the number is exact, beyond it is left to chance (to a few in a hundred)
 _PIECE = 1 << 20  # rows hashed at a time
 _EVERYTHING = 2**64
@@ -64,6 +66,11 @@ class HeldOut:
         if self.threshold == 0:
             return np.zeros(rows, dtype=bool)
         return position_hashes(file, first_row, rows) <= np.uint64(self.threshold - 1)
+
+
+def most_rows(columns: int) -> int:
+    """Rows to hold out at most: fewer where they are long. A property of the table, not of the machine."""
+    return max(_LEAST_ROWS, min(MOST_ROWS, _MOST_CELLS // columns))
 
 
 def position_hashes(file: int, first_row: int, rows: int) -> Array:

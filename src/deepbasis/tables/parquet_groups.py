@@ -21,23 +21,17 @@ class ParquetFile:
     """What the footer says."""
 
     place: Place
+    names: list[str]
     types: dict[str, Any]
     group_rows: list[int]
-    group_bytes: list[int]
-    """Of each row group, as it would be unpacked."""
 
     @classmethod
     def survey(cls, place: Place) -> ParquetFile:
         with _opened(place) as file:
             footer = file.metadata
-            groups = [footer.row_group(k) for k in range(footer.num_row_groups)]
+            rows = [footer.row_group(k).num_rows for k in range(footer.num_row_groups)]
             fields = [field for field in file.schema_arrow if not field.name.startswith("__index_level_")]
-            return cls(
-                place,
-                {field.name: field.type for field in fields},
-                [group.num_rows for group in groups],
-                [group.total_byte_size for group in groups],
-            )
+            return cls(place, [field.name for field in fields], {field.name: field.type for field in fields}, rows)
 
     def check_types(self, columns: Sequence[str]) -> None:
         for column in columns:

@@ -66,6 +66,8 @@ class Shard:
                 rows -= take
                 if take:
                     pieces.append(Piece(self.units[k], skip, take))
+                if not rows:
+                    break
             turn += 1
         return pieces
 

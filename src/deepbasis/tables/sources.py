@@ -52,6 +52,11 @@ class Source:
         """The columns, without those that were to be dropped."""
         self.kinds = kinds
         self.units = [unit for position, file in enumerate(files) for unit in _units(position, file)]
+        self.file_rows = [0] * len(files)
+        self._units_of: list[list[int]] = [[] for _ in files]
+        for position, unit in enumerate(self.units):
+            self.file_rows[unit.file] += unit.rows
+            self._units_of[unit.file].append(position)
         self._csv_types: dict[str, Any] = {}
         for file in files:
             if isinstance(file, CsvFile):
@@ -88,14 +93,7 @@ class Source:
 
     @property
     def rows(self) -> int:
-        return sum(unit.rows for unit in self.units)
-
-    @property
-    def file_rows(self) -> list[int]:
-        rows = [0] * len(self.files)
-        for unit in self.units:
-            rows[unit.file] += unit.rows
-        return rows
+        return sum(self.file_rows)
 
     def type_of(self, file: int, column: str) -> Any:
         """The Arrow type that a column of a file is read as."""
@@ -124,9 +122,8 @@ class Source:
 
     def file_blocks(self, file: int, columns: Sequence[str], rows: int) -> Iterator[Block]:
         """The rows of a file in their order."""
-        for position, unit in enumerate(self.units):
-            if unit.file == file:
-                yield from self.blocks(position, columns, rows)
+        for unit in self._units_of[file]:
+            yield from self.blocks(unit, columns, rows)
 
     def to_pandas(self) -> pd.DataFrame:
         """All of it in memory, as `files.read_table` gives one file."""
@@ -139,6 +136,8 @@ class Source:
         ]
         if not tables:
             raise InputError(f"{self.name} has no rows: it needs at least one")
+        if len({table.schema.remove_metadata() for table in tables}) > 1:
+            tables = [_without_dictionaries(table) for table in tables]  # the only types that do not widen
         return to_pandas(pa.concat_tables(tables, promote_options="permissive"))
 
     def fingerprint(self) -> str:
@@ -148,7 +147,7 @@ class Source:
 
 
 def _names(file: ParquetFile | CsvFile) -> list[str]:
-    own = list(file.types)
+    own = file.names if isinstance(file, ParquetFile) else file.header
     return own + [name for name in file.place.constants if name not in own]
 
 
@@ -195,6 +194,15 @@ def _with_constants(table: Any, columns: Sequence[str], place: Place) -> Any:
         for name in columns
     ]
     return pa.table(arrays, names=list(columns))
+
+
+def _without_dictionaries(table: Any) -> Any:
+    import pyarrow as pa
+
+    for k, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(k, field.name, table.column(k).cast(field.type.value_type))
+    return table
 
 
 def _check_same(first: Place, kinds: dict[str, str], place: Place, own: dict[str, str]) -> None:

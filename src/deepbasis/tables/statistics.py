@@ -18,7 +18,7 @@ import numpy as np
 
 from deepbasis.tables.columns import Array, Column
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.summaries import ColumnSummary, Moments
+from deepbasis.tables.summaries import ColumnSummary, Moments, Numbers
 from deepbasis.tables.targets import TargetScaler
 
 _KEY = "statistics"
@@ -75,7 +75,7 @@ class Statistics:
 
     def rank_error(self) -> float:
         """The share of the weight by which a quantile of any column may be off, at most."""
-        sketches = [s.values.sketch for s in self.columns if s.values is not None and hasattr(s.values, "sketch")]
+        sketches = [summary.values.sketch for summary in self.columns if isinstance(summary.values, Numbers)]
         return max((sketch.rank_error / self.mass for sketch in sketches), default=0.0)
 
     def to_bytes(self) -> bytes:

@@ -93,11 +93,11 @@ def check_target(y: Any, name: str = "y") -> Floats:
     return numbers
 
 
-def check_weight(weight: Any, n: int) -> Floats:
+def check_weight(weight: Any, n: int, name: str = "sample_weight") -> Floats:
     """Weights as [n] float64: finite, not negative, not all zero. None is 1 for each row, a number is that for each."""
     if weight is None:
         return np.ones(n)
-    values = as_array(weight, "sample_weight")
+    values = as_array(weight, name)
     if values.ndim == 0:
         values = np.full(n, values[()])
     if values.ndim != 1:
@@ -106,10 +106,10 @@ def check_weight(weight: Any, n: int) -> Floats:
             f"a 1D array of length {n}."
         )
     if len(values) != n:
-        raise InputError(f"sample_weight.shape == {values.shape}, expected {(n,)}: one weight for each row of X")
-    weights = check_weights(_numbers(values, "sample_weight"), "sample_weight")
+        raise InputError(f"{name}.shape == {values.shape}, expected {(n,)}: one weight for each row of X")
+    weights = check_weights(_numbers(values, name), name)
     if not weights.any():
-        raise InputError("Sample weights must contain at least one non-zero number: every sample_weight is zero")
+        raise InputError(f"Sample weights must contain at least one non-zero number: every {name} is zero")
     return weights
 
 
