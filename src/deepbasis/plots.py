@@ -168,6 +168,7 @@ def box_sweep(
         ax.axhline(line, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)), label=line_label)
     return _tidy(ax)
 
+
 def _tidy(ax: Axes) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
     return ax
