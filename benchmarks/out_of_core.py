@@ -55,7 +55,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--memory", default="2GiB")
     parser.add_argument("--steps", type=int, default=2_000, help="training steps of the fit")
     parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--threads", type=int, default=2, help="torch threads")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads; the reader is one more")
     parser.add_argument("--rounds", type=int, default=9, help="of streamed and resident epochs")
     parser.add_argument("--folder", default=None, help="where the table is generated")
     parser.add_argument("--out", default=str(RESULT))

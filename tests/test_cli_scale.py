@@ -112,7 +112,7 @@ def test_a_pattern_with_groups_a_weight_and_a_validation_file(here, tmp_path):
         "--drop",
         "order",
         "--validation",
-        here / "new" / "part-0.parquet",
+        here / "new",
     ]
     for k in range(2):
         frame(200, k).assign(size2=1.5).to_parquet(tmp_path / f"t{k}.parquet", index=False)

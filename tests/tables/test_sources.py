@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyarrow import compute as pc
 from pyarrow import dataset, fs, parquet
 
 from deepbasis.errors import FileFormatError, InputError
@@ -332,6 +333,10 @@ def test_places_that_hold_no_table(tmp_path):
         find_places(7)
     with pytest.raises(InputError, match=r"InMemoryDataset has no files"):
         find_places(dataset.dataset(pa.table({"a": [1]})))
+    write(tmp_path, "parquet")
+    some = dataset.dataset(sorted(str(path) for path in tmp_path.glob("*.parquet"))).filter(pc.field("size") > 0)
+    with pytest.raises(InputError, match=r"a filtered pyarrow data set cannot be read by its files"):
+        find_places(some)
 
 
 def test_one_kind_of_file_at_a_time(tmp_path):

@@ -153,7 +153,7 @@ def fit(
 
             model = DeepBasisRegressor(**arguments)
             model._check_parameters()  # before the table is read
-            if scale.wanted or team.size > 1 or is_large(train):
+            if scale.wanted or team.size > 1 or is_large(train) or is_large(validation):
                 fit_files(model, train, validation, columns, scale, team)
             else:
                 fit_table(model, train, validation, columns)

@@ -63,11 +63,11 @@ def check_memory(memory: str | None) -> None:
         raise InputError(f"--{error}") from None
 
 
-def is_large(train: str) -> bool:
+def is_large(path: str | None) -> bool:
     """A folder, a pattern, or a file that may not fit into memory."""
-    if train == files.STANDARD:
+    if path is None or path == files.STANDARD:
         return False
-    return is_many(train) or (os.path.isfile(train) and os.path.getsize(train) >= _LARGE)
+    return is_many(path) or (os.path.isfile(path) and os.path.getsize(path) >= _LARGE)
 
 
 def fit_table(model: DeepBasisRegressor, train: str, validation: str | None, columns: Columns) -> None:

@@ -16,12 +16,19 @@ _COMPUTING = "Computing"
 
 
 def reproduce(
-    experiment: Annotated[str, typer.Argument(metavar="|".join(EXPERIMENTS), show_default=False)],
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            metavar="|".join(EXPERIMENTS),
+            help="The 1-D example (Sec. 4.1), UCI regression (Table 1), or internet speeds (Table 2).",
+            show_default=False,
+        ),
+    ],
     out: Annotated[
-        str | None, option("FOLDER", "Where parts, tables and figures go [default: results/EXPERIMENT].", OUTPUT)
+        str | None, option("FOLDER", "Where parts, tables and figures go; results/EXPERIMENT by default.", OUTPUT)
     ] = None,
     data_dir: Annotated[
-        str | None, option("FOLDER", "Where the data sets are [default: $DEEPBASIS_DATA].", _COMPUTING)
+        str | None, option("FOLDER", "Where the data sets are; $DEEPBASIS_DATA by default.", _COMPUTING)
     ] = None,
     device: Annotated[str, choice(("auto", "cpu", "cuda"), "Where to train.", _COMPUTING)] = "auto",
     only: Annotated[
@@ -35,8 +42,9 @@ def reproduce(
 ) -> None:
     """Make the paper's experiments: tables beside the paper's numbers, and figures.
 
-    An experiment is a set of parts, each recorded when it is done: a call that was cut short goes on where it was, and
-    several may work on one folder side by side, each with its own --only. A last call draws what is there.
+    An experiment is a set of parts, each recorded when it is done. A call that was cut short goes on where it was.
+
+    Several calls may work on one folder side by side, each with its own --only; a last one draws what is there.
 
     [bold]deepbasis reproduce step1d[/bold] --quick --out /tmp/step1d
 

@@ -158,7 +158,13 @@ def _of_dataset(dataset: Any) -> list[Place]:
         raise InputError(
             f"a pyarrow {type(dataset).__name__} has no files; write it to files (pyarrow.dataset.write_dataset) first"
         )
-    fragments = list(dataset.get_fragments())
+    try:
+        fragments = list(dataset.get_fragments())
+    except ValueError:  # pyarrow's, of a data set with a filter
+        raise InputError(
+            "a filtered pyarrow data set cannot be read by its files; write the rows to files of their own "
+            "(pyarrow.dataset.write_dataset) first"
+        ) from None
     if not fragments:
         raise InputError("the pyarrow data set has no files")
     folder = os.path.commonpath([os.path.dirname(fragment.path) for fragment in fragments])
