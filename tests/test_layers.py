@@ -72,7 +72,7 @@ ROOMS = [
     "budget",
     "streaming",
     "persistence",
-    "parts",
+    "prediction_files",
     "predictions",
     "estimator",
     "plots",

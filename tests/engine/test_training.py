@@ -636,3 +636,11 @@ def test_exact_training_of_point_weights_is_refused(lab):
 def test_data_and_validation_must_have_the_same_columns(lab):
     with pytest.raises(InputError, match="columns"):
         train(lab.build(), lab.members(1), lab.data, lab.rows(20, 3, columns=4), lab.settings())
+
+
+def test_training_goes_on_inside_a_callers_no_grad(lab):
+    arguments = (lab.build(), lab.members(2), lab.data, lab.validation, lab.settings(epochs=2))
+    with torch.no_grad():
+        inside = train(*arguments)
+    for mine, theirs in zip(inside, train(*arguments), strict=True):
+        assert lab.difference(mine, theirs) == 0.0

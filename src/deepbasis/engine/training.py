@@ -79,7 +79,7 @@ def train(
     run = _Run(
         build, members, data, validation, settings, place, progress, checkpoint, checkpoint_seconds, team, by_members
     )
-    with interrupts() as interrupted:
+    with interrupts() as interrupted, torch.enable_grad():  # a caller's no_grad() is not meant for us
         run.go(interrupted, wave_size)
     gc.collect()  # the last wave is a cycle of references; its memory is wanted for predictions
     return run.outcomes()
