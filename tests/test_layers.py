@@ -59,6 +59,7 @@ ROOMS = [
     "engine.compilation",
     "engine.capture",
     "engine.optimiser",
+    "engine.averaging",
     "engine.checkpoint",
     "engine.outcomes",
     "engine.interrupts",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from deepbasis.gp.model import DeepBasisGP
 
-_STATE_COPIES = 6  # parameters, gradients, two moments, best parameters, and one copy in flight
+_STATE_COPIES = 8  # parameters, gradients, two moments, best parameters, average and what it displaces, one in flight
 
 
 def bytes_per_member(model: DeepBasisGP, rows: int, columns: int, dtype: torch.dtype) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from deepbasis.errors import check_choice, check_number, check_positive_int
+from deepbasis.errors import InputError, check_choice, check_number, check_positive_int
 from deepbasis.gp.methods import METHODS, OBJECTIVES
 
 EXACT = "mml"
@@ -33,6 +33,9 @@ class Settings:
     warmup_steps: int = 0
     clip: float | None = None
     """The largest norm of a member's gradient."""
+    average: float | None = None
+    """The decay of a running average of the parameters, such as 0.995, that is validated, kept and predicted with in
+    their place; None is the parameters themselves."""
     patience: int | None = None
     """Epochs without a better validation score after which a member stops; None is never."""
     precision: str = "float32"
@@ -55,6 +58,11 @@ class Settings:
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), above=0.0)
         check_number("weight_decay", self.weight_decay, at_least=0.0)
+        if self.average is not None:
+            if check_number("average", self.average, at_least=0.0) >= 1.0:
+                raise InputError(f"average must be below 1, or the parameters are never taken in, got {self.average!r}")
+            if self.exact:
+                raise InputError("average is not for exact training (mml): its q(w) belongs to the present parameters")
         if self.warmup_steps != 0:
             check_positive_int("warmup_steps", self.warmup_steps)
         if self.patience is not None:

@@ -3,13 +3,14 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from deepbasis.engine import distributed
+from deepbasis.engine.averaging import Average
 from deepbasis.engine.batches import Batch, Batches, Rows, Stream
 from deepbasis.engine.capture import captured, training_precision
 from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, empty_history, to_cpu
@@ -74,6 +75,7 @@ class Wave:
             noise_learning_rate=settings.noise_learning_rate,
             weight_decay=settings.weight_decay,
         )
+        self.average = None if settings.average is None else Average(trained, settings.average)
         steps = 1 if settings.exact else self.source.steps
         self.schedule = Schedule(self.optimiser, settings.schedule, settings.warmup_steps, settings.epochs * steps)
         self._loss_sum = torch.zeros(len(members), device=device, dtype=torch.float64)
@@ -205,6 +207,8 @@ class Wave:
             clip_per_member([self.stack.with_axis(p.grad) for p in leaves if p.grad is not None], self.settings.clip)
         self.schedule.apply()
         self.optimiser.step()
+        if self.average is not None:
+            self.average.update()
 
     @torch.no_grad()
     def _solve(self) -> None:
@@ -233,12 +237,13 @@ class Wave:
         [5, E]: summed training loss, validation score, noise, pivot of a failed factorisation or 0, improved or not.
         """
         self.team.mean_(self._loss_sum)
-        score, noise, info = self._validate()
-        improved = self._active & (score < self._best_score) & self._loss_sum.isfinite()
-        self._best_score.copy_(torch.where(improved, score, self._best_score))
-        for name, value in self.stack.stacked().items():
-            best = self._best[name]
-            best.copy_(torch.where(improved.view(-1, *[1] * (value.dim() - 1)), value, best))
+        with nullcontext() if self.average is None else self.average.in_place():
+            score, noise, info = self._validate()
+            improved = self._active & (score < self._best_score) & self._loss_sum.isfinite()
+            self._best_score.copy_(torch.where(improved, score, self._best_score))
+            for name, value in self.stack.stacked().items():
+                best = self._best[name]
+                best.copy_(torch.where(improved.view(-1, *[1] * (value.dim() - 1)), value, best))
         return torch.stack([self._loss_sum, score, noise, info, improved.double()])
 
     def _validate(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -323,6 +328,8 @@ class Wave:
         for name in self.optimiser.leaves:
             for prefix, moment in (("first", self.optimiser.first), ("second", self.optimiser.second)):
                 moments[f"{prefix}/{name}"] = self.stack.with_axis(moment[name])
+            if self.average is not None:
+                moments[f"average/{name}"] = self.stack.with_axis(self.average.mean[name])
         tensors = {
             **{f"parameters/{k}": v for k, v in self.stack.stacked().items()},
             **moments,
@@ -346,13 +353,17 @@ class Wave:
                 self.stack.with_axis(moment[name]).copy_(value)
         self.optimiser.set_count(state.step)
         self.schedule.set_step(state.step)
+        if self.average is not None:
+            self.average.set_step(state.step)
+            for name, value in state.group("average").items():
+                self.stack.with_axis(self.average.mean[name]).copy_(value)
         if self._solution is not None:
             self._solve()
 
     def ended(self) -> list[WaveState]:
         """Each member on its own, without its moments."""
         state = self.export()
-        for name in [k for k in state.tensors if k.startswith(("first/", "second/", "parameters/"))]:
+        for name in [k for k in state.tensors if k.startswith(("first/", "second/", "average/", "parameters/"))]:
             del state.tensors[name]
         return [state.select([k]) for k in range(self.stack.size)]
 
