@@ -19,8 +19,8 @@ from deepbasis.errors import InputError, check_number, check_positive_int
 from deepbasis.gp import metrics
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import GaussianMixture
-from deepbasis.prediction_files import Work, part_paths
 from deepbasis.persistence import fingerprint
+from deepbasis.prediction_files import Work, part_paths
 from deepbasis.tables.arrow import Block
 from deepbasis.tables.counting import RowCounter
 from deepbasis.tables.predicted import Wanted
