@@ -486,6 +486,7 @@ BAD: dict[str, list[str]] = {
     "fit twice.csv -t price --out out": ["'twice.csv' has more than one column named 'shop'"],
     # files
     "fit none.csv -t price --out out": ["'none.csv' does not exist"],
+    "fit none/ -t price --out out": ["'none/' does not exist"],
     "fit folder.csv -t price --out out": ["'folder.csv' holds no table", ".csv.gz or .parquet"],
     "fit table.xlsx -t price --out out": ["'table.xlsx'", ".csv, .csv.gz or .parquet"],
     "fit empty.csv -t price --out out": ["'empty.csv' is empty"],

@@ -40,7 +40,7 @@ def read_table(
         table = read_csv(sys.stdin.buffer.read(), name, columns, drop)
     else:
         place = Path(path)
-        kind = ending(place)
+        kind = _ending_of_one_that_is_there(place, name)
         content = _content(place)
         if kind == ".parquet":
             table = _read_parquet(content, name, columns, drop)
@@ -127,6 +127,16 @@ def cannot_write(path: str | os.PathLike[str], error: OSError) -> str:
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def _ending_of_one_that_is_there(place: Path, name: str) -> str:
+    """Of a mistyped name one wants to hear that there is no such file, not how it should end."""
+    try:
+        return ending(place)
+    except InputError:
+        if place.exists():
+            raise
+        raise InputError(f"{name} does not exist: check the path") from None
 
 
 def _content(path: Path) -> bytes:

@@ -111,9 +111,9 @@ def _of_path(path: str) -> list[Place]:
         return _of_folder(path)
     if _is_pattern(path) and not os.path.exists(path):
         return _of_pattern(path)
-    ending(Path(path))  # a name that says what it is
     if not os.path.exists(path):
         raise InputError(f"'{path}' does not exist: check the path")
+    ending(Path(path))  # a name that says what it is
     return [Place(path, os.path.basename(path))]
 
 
