@@ -39,6 +39,20 @@ def test_training_itself_does_not_see_it(lab):
     assert lab.largest(averaged.average.mean, dict(averaged.stack.leaves)) > 1e-3
 
 
+def test_a_validation_that_fails_leaves_the_parameters_as_they_were(lab):
+    wave = lab.wave(lab.build(), lab.members(2), lab.settings(average=0.9))
+    lab.epochs(wave, 1)
+    before = {name: leaf.detach().clone() for name, leaf in wave.stack.leaves.items()}
+
+    def fail(chunk) -> None:
+        raise MemoryError
+
+    wave.score = fail
+    with pytest.raises(MemoryError):
+        wave.close()
+    assert all(torch.equal(wave.stack.leaves[name], value) for name, value in before.items())
+
+
 def test_a_decay_of_zero_is_no_average(lab):
     arguments = (lab.build(), lab.members(2), lab.data, lab.validation)
     for mine, theirs in zip(

@@ -1,5 +1,7 @@
 """The product that tf32 must not touch: its value, its gradient, under vmap; and that tf32 would spoil it."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -44,12 +46,21 @@ def test_members_by_vmap(axes):
         torch.testing.assert_close(mine, its, rtol=0.0, atol=1e-13)
 
 
-def test_the_switch_is_put_back():
+@pytest.fixture(params=[True, False])
+def allowed(request) -> Iterator[bool]:
+    """tf32 is allowed, or not; torch's switch takes no monkeypatch."""
     before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = request.param
+    yield request.param
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_the_switch_is_put_back(allowed):
     _full_product(*factors((2, 2), (2, 2)))
+    assert torch.backends.cuda.matmul.allow_tf32 is allowed
     with pytest.raises(RuntimeError):
         _full_product(*factors((2, 2), (3, 2)))
-    assert torch.backends.cuda.matmul.allow_tf32 == before
+    assert torch.backends.cuda.matmul.allow_tf32 is allowed
 
 
 def rounded_to_tf32(x: torch.Tensor) -> torch.Tensor:

@@ -39,8 +39,10 @@ class Average:
         """Inside, the parameters are their average."""
         _copy(self.leaves, self._aside)
         _copy(self.mean, self.leaves)
-        yield
-        _copy(self._aside, self.leaves)
+        try:
+            yield
+        finally:
+            _copy(self._aside, self.leaves)
 
 
 @torch.no_grad()
