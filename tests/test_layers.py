@@ -25,6 +25,7 @@ ROOMS = [
     "gp.objectives",
     "gp.predictive",
     "gp.metrics",
+    "gp.calibration",
     "gp.methods",
     "gp",
     "tables.columns",

@@ -38,14 +38,22 @@ def check_arguments(given: Any) -> None:
         raise InputError(f"validation_fraction must lie strictly between 0 and 1, got {given.validation_fraction!r}")
     devices.named(given.device)
     check_choice("dtype", given.dtype, {"auto", "float32", "float64"})
-    if not is_auto(given.compile) and not isinstance(given.compile, bool | np.bool_):
-        raise InputError(f"compile must be True, False or 'auto', got {given.compile!r}")
+    for name in ("calibrate", "compile"):
+        if not is_auto(getattr(given, name)) and not isinstance(getattr(given, name), bool | np.bool_):
+            raise InputError(f"{name} must be True, False or 'auto', got {getattr(given, name)!r}")
     if not (given.random_state is None or isinstance(given.random_state, np.random.RandomState)):
         check_seed("random_state", given.random_state)
 
 
 def is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
+
+
+def wants_calibration(given: Any) -> bool:
+    """Whether a `DeepBasisRegressor` scales its predictive variance: as it was told, or as its recipe says."""
+    if is_auto(given.calibrate):
+        return bool(getattr(RECIPES[given.recipe], "calibrate", False))
+    return bool(given.calibrate)
 
 
 def check_level(level: Any) -> float:

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from deepbasis import persistence, streaming
-from deepbasis.arguments import check_arguments
+from deepbasis.arguments import check_arguments, wants_calibration
 from deepbasis.budget import fits_in_memory, parse_memory
 from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows, Stream
@@ -28,6 +28,7 @@ from deepbasis.engine.progress import ProgressBar
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError, NumericalError, check_positive_int
 from deepbasis.gp import metrics
+from deepbasis.gp.calibration import variance_scale
 from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
@@ -40,6 +41,7 @@ from deepbasis.tables.scanning import Roles
 from deepbasis.tables.sources import Source
 
 _HEALTH_ROWS = 30  # fewer validation rows say nothing
+_CALIBRATION_PRIOR_ROWS = 20.0  # that speak for a scale of 1, against what the validation rows say
 
 
 class FitWarning(UserWarning):
@@ -86,6 +88,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     epochs, batch_size, learning_rate, patience : numbers, or "auto": the recipe's for this many rows.
     validation_fraction : share of the rows held out for early stopping and selection. Identical rows, and rows of one
         group, are never on both sides.
+    calibrate : whether to multiply the predictive variance, noise included, by the one factor that suits the validation
+        rows best, or "auto": as the recipe says.
     dtype : "float32", "float64", or "auto": float64 for small tables.
     device : "cpu", "cuda", ..., or "auto": a GPU if there is one.
     compile : whether to use torch.compile, or "auto": on a GPU, for long fits.
@@ -96,7 +100,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     ----------
     history_ : for each member a dict of "train_loss", "validation" and "noise" (standardised units), a number an epoch.
     validation_ : metrics of the ensemble on the validation rows, in the target's units.
-    noise_ : noise variance of each member, in squared units of the target.
+    noise_ : noise variance of each member, in squared units of the target, before calibration.
+    variance_scale_ : what every predictive variance was multiplied by; 1.0 without calibration.
     alpha_, beta_ : the weights used.
     rows_ : rows of the table that was fitted, validation rows among them.
     """
@@ -119,6 +124,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         weight_decay: float = 1e-2,
         validation_fraction: float = 0.1,
         patience: int | str = "auto",
+        calibrate: bool | str = "auto",
         dtype: str = "auto",
         device: str = "auto",
         compile: bool | str = "auto",
@@ -140,6 +146,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self.weight_decay = weight_decay
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.calibrate = calibrate
         self.dtype = dtype
         self.device = device
         self.compile = compile
@@ -358,11 +365,15 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self._set_models([outcome.model(self._build) for outcome in chosen], plan.settings.dtype, plan.device)
         if plan.settings.objective == "mse":
             self._give_residual_variance(validation)
+        if wants_calibration(self):
+            self._calibrate(validation)
 
-    def _set_models(self, models: list[DeepBasisGP], dtype: torch.dtype, device: torch.device) -> None:
-        self.models_ = models
+    def _set_models(
+        self, models: list[DeepBasisGP], dtype: torch.dtype, device: torch.device, scale: float = 1.0
+    ) -> None:
+        self.models_, self.variance_scale_ = models, scale
         corrected = METHODS[self.method].corrected
-        self.ensemble_ = Ensemble(models, corrected=corrected, device=device, dtype=dtype)
+        self.ensemble_ = Ensemble(models, corrected=corrected, variance_scale=scale, device=device, dtype=dtype)
         self.noise_ = np.array([model.noise().item() for model in models]) * self.target_.scale**2
 
     @torch.no_grad()
@@ -373,6 +384,12 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             variance = max(float(weighted_mean(squared, validation.weight)), 2.0 * NOISE_FLOOR)
             model.noise.raw.fill_(math.log(variance - NOISE_FLOOR))
         self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device)
+
+    def _calibrate(self, validation: Rows) -> None:
+        """Multiply the predictive variance by what suits the validation rows best; the same at every worker."""
+        predicted = self.ensemble_.predict(validation.x)
+        scale = variance_scale(predicted, validation.y, validation.weight, prior_rows=_CALIBRATION_PRIOR_ROWS)
+        self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device, scale)
 
     def _look_at(self, validation: Rows, mean: Tensor, variance: Tensor) -> None:
         """The health check: are the validation rows predicted better than by one Gaussian, that of the training rows?

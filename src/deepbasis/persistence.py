@@ -29,7 +29,7 @@ def save(regressor: Any, path: str | PathLike[str]) -> None:
 def fingerprint(regressor: Any) -> str:
     """Tells models apart that predict differently."""
     tensors, metadata = _contents(regressor)
-    told = {name: metadata[name] for name in ("preprocessing", "target", "members")}
+    told = {name: metadata[name] for name in ("preprocessing", "target", "members", "variance_scale")}
     digest = hashlib.sha256(json.dumps([regressor.method, told], sort_keys=True).encode())
     for name in sorted(tensors):
         if not name.startswith("history/"):
@@ -54,6 +54,7 @@ def _contents(regressor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "members": len(regressor.models_),
         "preprocessing": preprocessing,
         "target": regressor.target_.state(),
+        "variance_scale": regressor.variance_scale_,
         "validation": regressor.validation_,
         "alpha": regressor.alpha_,
         "beta": regressor.beta_,
@@ -89,7 +90,8 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
     regressor.history_ = [
         {name: _under(f"history/{k}/", tensors)[name].numpy() for name in HISTORY} for k in range(members)
     ]
-    regressor._set_models(models, next(models[0].parameters()).dtype, device)
+    scale = check_number("variance_scale", metadata.get("variance_scale", 1.0), above=0.0)  # release 0.1 had none
+    regressor._set_models(models, next(models[0].parameters()).dtype, device, scale)
     return regressor
 
 

@@ -85,7 +85,11 @@ def test_every_part_table_and_figure_is_there(done):
     made = {file.name.removesuffix(".safetensors") for file in (done / "parts").iterdir()}
     sizes = {f"{method}-a0.4-n{n}" for method in ("dppgp", "exact") for n in (60, 250)}
     others = {"rank-a0.4-r1", "rank-a0.4-r8", "constant-a0.4-r8", "collapse-a0.4", "rbf-a0.4-n60", "dkl-a0.4-n60"}
-    assert made == sizes | others
+    times = {f"time-{method}-n{n}" for method in ("dppgp", "exact") for n in (60, 250)} | {
+        "time-rbf-n60",
+        "time-dkl-n60",
+    }
+    assert made == sizes | others | times
     drawn = {file.name.removesuffix("-amplitude-0.4.png") for file in done.glob("*.png")}
     assert drawn == FIGURES
     text = (done / "tables.md").read_text()
@@ -116,9 +120,10 @@ def test_the_table_holds_mean_and_spread_of_what_the_parts_hold(done, setting, m
     best = min(values["records"], key=lambda record: record["validation"])
     assert float(lines[setting, method, "nll_best"]["mean"]) == pytest.approx(best["nll"], rel=1e-5)
     for metric in ("step_ms", "eval_ms"):
-        assert ((setting, method, metric) in lines) == (metric in values) == setting.startswith("n=")
-        if metric in values:
-            assert float(lines[setting, method, metric]["mean"]) == pytest.approx(values[metric], rel=1e-5)
+        assert ((setting, method, metric) in lines) == setting.startswith("n=")
+        if setting.startswith("n="):
+            times = part(done, f"time-{name.replace('-a0.4', '')}").values
+            assert float(lines[setting, method, metric]["mean"]) == pytest.approx(times[metric], rel=1e-5)
 
 
 def test_the_oracle_stands_beside_everything_with_its_scores_on_the_test_rows(done):
@@ -220,7 +225,7 @@ def test_only_some_parts(tmp_path):
         "figure5-amplitude-0.4.png",
         "figure5-appendix-amplitude-0.4.png",
     }
-    assert "9 parts of this study have not been computed" in (tmp_path / "tables.md").read_text()
+    assert "15 parts of this study have not been computed" in (tmp_path / "tables.md").read_text()
 
 
 def test_nothing_at_all_is_no_error(tmp_path):
@@ -234,8 +239,8 @@ def test_without_gpytorch_its_parts_are_left_out_with_a_line(tmp_path, monkeypat
     monkeypatch.delattr("deepbasis.experiments.exact_gpytorch", raising=False)
     monkeypatch.setitem(sys.modules, "gpytorch", None)
     told = []
-    step1d.run(Folder(tmp_path, torch.device("cpu"), only=("rbf", "dkl"), tell=told.append), quick=True)
-    assert len(told) == 2
+    step1d.run(Folder(tmp_path, torch.device("cpu"), only=("rbf", "dkl", "time-rbf"), tell=told.append), quick=True)
+    assert len(told) == 3
     assert all("pip install 'deepbasis[gpytorch]'" in line for line in told)
     assert table(tmp_path) == {}
 

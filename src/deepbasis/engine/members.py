@@ -121,19 +121,24 @@ class _Apply(nn.Module):
 
 
 class Ensemble:
-    """Trained members that predict together, in chunks: memory does not grow with the number of rows."""
+    """Trained members that predict together, in chunks: memory does not grow with the number of rows.
+
+    `variance_scale` multiplies every predictive variance, noise included; see `gp.calibration`.
+    """
 
     def __init__(
         self,
         models: Sequence[DeepBasisGP],
         *,
         corrected: bool,
+        variance_scale: float = 1.0,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         chunk_rows: int | None = None,
     ) -> None:
         self.stack = Stack(models, device=torch.device(device), dtype=dtype)
         self.corrected = corrected
+        self.variance_scale = check_number("variance_scale", variance_scale, above=0.0)
         if chunk_rows is None:  # a CPU's cache holds little, a GPU wants much to do
             chunk_rows = 65_536 if self.stack.device.type == "cuda" else 4_096
         self.chunk_rows = max(1, check_positive_int("chunk_rows", chunk_rows) // len(models))
@@ -150,5 +155,5 @@ class Ensemble:
                 raise NumericalError(f"members {bad} cannot predict: their inducing points' kernel is not positive")
             variance = terms.var + terms.correction if self.corrected else terms.var
             means.append(terms.mean.to(x.device))
-            variances.append((variance + terms.noise[:, None]).to(x.device))
+            variances.append((self.variance_scale * (variance + terms.noise[:, None])).to(x.device))
         return GaussianMixture(torch.cat(means, 1), torch.cat(variances, 1))

@@ -85,5 +85,7 @@ def signed(value: float, digits: int) -> str:
     return number(value, digits).replace("-", "−")
 
 
-def duration(milliseconds: float) -> str:
+def duration(milliseconds: float | None) -> str:
+    if milliseconds is None:
+        return "–"
     return f"{milliseconds / 1e3:.3g} s" if milliseconds >= 1e3 else f"{milliseconds:.3g} ms"

@@ -78,8 +78,8 @@ def _scores(ax: Any, fit: Fit, *, first: bool) -> None:
         "NLL": shown(fit, "nll", 3),
         "CRPS": shown(fit, "crps", 3),
         "effective rank": shown(fit, "effective_rank", 2),
-        "training step": duration(fit.values["step_ms"]),
-        "evaluation": duration(fit.values["eval_ms"]),
+        "training step": duration(fit.time("step_ms")),
+        "evaluation": duration(fit.time("eval_ms")),
     }
     for k, (name, value) in enumerate(lines.items()):
         height = 1.0 - k / (len(lines) - 0.5)

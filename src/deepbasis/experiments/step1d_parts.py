@@ -13,7 +13,7 @@ from deepbasis.datasets import step1d as dataset
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.memory import is_out_of_memory
-from deepbasis.engine.settings import EXACT, Settings
+from deepbasis.engine.settings import EXACT
 from deepbasis.engine.wave import Wave
 from deepbasis.experiments import fitting
 from deepbasis.experiments.parts import Content, Folder, Part
@@ -41,6 +41,7 @@ the first three seeds of rank 8 ended 0.05 nats above the oracle, and 0.03 with 
 FEWEST_COMPILED_STEPS = 20_000
 """On a GPU, below this many steps compiling takes longer than it saves."""
 COLLAPSE_SEEDS, COLLAPSE_MOMENTS = 3, 40
+GP_TIMED_STEPS, GP_TIMED_SECONDS = 10, 4.0
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,14 @@ class Laboratory:
         scores = dataset.oracle_scores(self.data.test, study.amplitude)
         results = StudyResults(study.amplitude, scores, self.data.training.first(focus))
         for n in study.sizes:
-            results.add_size(DPPGP, n, self._dppgp(f"dppgp-{end}-n{n}", n))
-            results.add_size(EXACT_DBK, n, self._exact(f"exact-{end}-n{n}", n))
+            results.add_size(DPPGP, n, self._dppgp(f"dppgp-{end}-n{n}", n), self._dbk_times("dppgp", n))
+            results.add_size(EXACT_DBK, n, self._exact(f"exact-{end}-n{n}", n), self._dbk_times("exact", n))
         for n in study.gp_sizes:
-            results.add_size(EXACT_RBF, n, self._gpytorch(f"rbf-{end}-n{n}", n, deep=False))
-            results.add_size(EXACT_DKL, n, self._gpytorch(f"dkl-{end}-n{n}", n, deep=True))
+            for method, name in ((EXACT_RBF, "rbf"), (EXACT_DKL, "dkl")):
+                deep = method == EXACT_DKL
+                results.add_size(
+                    method, n, self._gpytorch(f"{name}-{end}-n{n}", n, deep), self._gp_times(name, n, deep)
+                )
         for rank in study.ranks:
             results.add_rank(rank, self._dppgp(f"rank-{end}-r{rank}", focus, rank))
         for rank in study.constant_ranks:
@@ -142,10 +146,7 @@ class Laboratory:
                 progress=self.folder.progress,
                 checkpoint=self.folder.checkpoint(name),
             )
-            values, arrays = self._described(run)
-            if rank == RANK:
-                values |= self._timed(run, members[0], rows)
-            return values, arrays
+            return self._described(run)
 
         return self.folder.part(name, {**self._common(n), "rank": rank, "width": WIDTH, **chosen}, compute)
 
@@ -177,31 +178,6 @@ class Laboratory:
         values = {"records": records, "best": best, "epochs": run.settings.epochs, "exact": run.settings.exact}
         arrays = {"mean": torch.stack([p.mean for p in predictions]), "std": torch.stack([p.std for p in predictions])}
         return values, arrays if best is None else {**arrays, "phi": bases[best]}
-
-    def _timed(self, run: fitting.Run, member: Member, rows: Rows) -> dict[str, float]:
-        """A step and an evaluation of one model, apart from the training: not compiled, on a GPU as one CUDA graph.
-
-        NOTE[GAP]: the paper does not say whether evaluating an exact model includes its solve. Here it does, from the
-        parameters alone (Algorithm 2); "again" is without.
-        """
-        settings = READING.settings(METHOD, **_timing_settings(run.settings))
-        wave = Wave(run.build, [0], [member], rows, self.validation, settings, self.device)
-        wave.prepare()
-        model, clock, x = wave.stack.member(0), Clock(self.device), self.test.x.to(self.device)
-        again = _evaluation(model, x)
-        chunks = rows.to(self.device, settings.dtype)
-
-        def with_posterior() -> None:
-            """Algorithm 2: features of all rows, the closed-form posterior, then the prediction."""
-            exact.fit_posterior(model, lambda: zip(chunks.x.split(8192), chunks.y.split(8192), strict=True))
-            again()
-
-        first: Callable[[], None] = with_posterior if settings.exact else again
-        return {
-            "step_ms": step_milliseconds(wave),
-            "eval_ms": clock.milliseconds(first, repetitions=9),
-            "eval_again_ms": clock.milliseconds(again, repetitions=9),
-        }
 
     def _collapse(self, name: str) -> Part | None:
         """How the kernel's spectrum changes while exact training goes on, longer than the paper's."""
@@ -235,23 +211,27 @@ class Laboratory:
 
     # ---- exact GPs through GPyTorch ----------------------------------------------------------------------------
 
-    def _gpytorch(self, name: str, n: int, *, deep: bool) -> Part | None:
+    def _gpytorch(self, name: str, n: int, deep: bool) -> Part | None:
         plan = self.plan
         settings = {**self._common(n), "steps": plan.gp_steps, "seconds": plan.gp_seconds, "width": WIDTH}
 
         def compute() -> Content:
-            from deepbasis.experiments.exact_gpytorch import Budget, Rates, Task, fit
-
-            here = (Rows(*self.data.training.first(n)), self.validation, self.test)
-            data, validation, test = (rows.to(self.device, torch.float32) for rows in here)
-            grid = self.grid.to(self.device)
-            budget = Budget(plan.gp_seconds, plan.gp_steps, plan.seeds)
-            rates = Rates(noise_learning_rate=READING.noise_learning_rate)
-            result = fit(Task(data, validation, test, grid), budget, rates, width=WIDTH if deep else None)
-            named = ("records", "best", "step_ms", "eval_ms", "eval_again_ms", "unconverged")
-            values = {name: getattr(result, name) for name in named}
+            result = self._fit_gp(n, plan.gp_seconds, plan.gp_steps, plan.seeds, deep)
+            values = {name: getattr(result, name) for name in ("records", "best", "unconverged")}
             return values, {"mean": result.drawn.mean[None], "std": result.drawn.std[None], "K": result.K}
 
+        return self._gp_part(name, n, settings, compute)
+
+    def _fit_gp(self, n: int, seconds: float, steps: int, seeds: int, deep: bool) -> Any:
+        from deepbasis.experiments.exact_gpytorch import Budget, Rates, Task, fit
+
+        here = (Rows(*self.data.training.first(n)), self.validation, self.test)
+        data, validation, test = (rows.to(self.device, torch.float32) for rows in here)
+        rates = Rates(noise_learning_rate=READING.noise_learning_rate)
+        task = Task(data, validation, test, self.grid.to(self.device))
+        return fit(task, Budget(seconds, steps, seeds), rates, width=WIDTH if deep else None)
+
+    def _gp_part(self, name: str, n: int, settings: Mapping[str, Any], compute: Callable[[], Content]) -> Part | None:
         try:
             return self.folder.part(name, settings, compute)
         except ModuleNotFoundError as error:
@@ -264,9 +244,50 @@ class Laboratory:
             self.folder.tell(f"{name}: left out, {n} x {n} kernel matrices do not fit into the memory here")
         return None
 
+    # ---- times: parts of their own, the same for every amplitude, to be measured with nothing else on the device -----
 
-def _timing_settings(settings: Settings) -> dict[str, Any]:
-    return {"objective": settings.objective, "batch_size": settings.batch_size}
+    def _dbk_times(self, name: str, n: int) -> Part | None:
+        """A step and an evaluation of one model at its start: not compiled, on a GPU as one CUDA graph.
+
+        NOTE[GAP]: the paper does not say whether evaluating an exact model includes its solve. Here it does, from the
+        parameters alone (Algorithm 2); "again" is without.
+        """
+        objective = {"objective": EXACT} if name == "exact" else {}
+
+        def compute() -> Content:
+            rows, build = Rows(*self.data.training.first(n)), READING.build(METHOD, 1, rank=RANK, width=WIDTH)
+            settings = READING.settings(METHOD, batch_size=BATCH, **objective)
+            wave = Wave(build, [0], [Member(seed=0)], rows, self.validation, settings, self.device)
+            wave.prepare()
+            model, clock, x = wave.stack.member(0), Clock(self.device), self.test.x.to(self.device)
+            again = _evaluation(model, x)
+            chunks = rows.to(self.device, settings.dtype)
+
+            def with_posterior() -> None:
+                """Algorithm 2: features of all rows, the closed-form posterior, then the prediction."""
+                exact.fit_posterior(model, lambda: zip(chunks.x.split(8192), chunks.y.split(8192), strict=True))
+                again()
+
+            values = {
+                "step_ms": step_milliseconds(wave),
+                "eval_ms": clock.milliseconds(with_posterior if settings.exact else again, repetitions=9),
+                "eval_again_ms": clock.milliseconds(again, repetitions=9),
+            }
+            return values, {}
+
+        return self.folder.part(f"time-{name}-n{n}", self._timed(n), compute)
+
+    def _gp_times(self, name: str, n: int, deep: bool) -> Part | None:
+        """The same of an exact GP, over its first steps: later ones take longer, as the noise falls."""
+
+        def compute() -> Content:
+            result = self._fit_gp(n, GP_TIMED_SECONDS, GP_TIMED_STEPS, 1, deep)
+            return {name: getattr(result, name) for name in ("step_ms", "eval_ms", "eval_again_ms")}, {}
+
+        return self._gp_part(f"time-{name}-n{n}", n, self._timed(n), compute)
+
+    def _timed(self, n: int) -> dict[str, Any]:
+        return {"n": n, "test_rows": self.plan.other_rows, "rank": RANK, "width": WIDTH, "batch_size": BATCH}
 
 
 def _evaluation(model: DeepBasisGP, x: Tensor) -> Callable[[], None]:

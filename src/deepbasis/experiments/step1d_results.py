@@ -42,6 +42,8 @@ class Fit:
     """A part, read."""
 
     part: Part
+    times: Part | None = None
+    """Of a step and of an evaluation."""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -59,10 +61,13 @@ class Fit:
     def statistic(self, metric: str) -> tuple[float, float | None] | None:
         """Mean and standard deviation over seeds; a time has no deviation. None if there is nothing."""
         if metric in TIMES:
-            time = self.values.get(metric)
-            return None if time is None else (float(time), None)
+            time = self.time(metric)
+            return None if time is None else (time, None)
         values = self.over_seeds(metric)
         return summary(values) if values else None
+
+    def time(self, name: str) -> float | None:
+        return None if self.times is None else float(self.times.values[name])
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -134,8 +139,9 @@ class StudyResults:
     missing: int = 0
     """Parts that were left out."""
 
-    def add_size(self, method: str, n: int, part: Part | None) -> None:
-        self._add(self.sizes[method], n, part)
+    def add_size(self, method: str, n: int, part: Part | None, times: Part | None) -> None:
+        self._add(self.sizes[method], n, part, times)
+        self.missing += times is None
 
     def add_rank(self, rank: int, part: Part | None) -> None:
         self._add(self.by_rank, rank, part)
@@ -157,14 +163,15 @@ class StudyResults:
     def parts(self) -> Iterator[Part]:
         for fits in (*self.sizes.values(), self.by_rank, self.at_a_constant_rate):
             yield from (fit.part for fit in fits.values())
+            yield from (fit.times for fit in fits.values() if fit.times is not None)
         if self.collapse is not None:
             yield self.collapse.part
 
-    def _add(self, place: dict[int, Fit], key: int, part: Part | None) -> None:
+    def _add(self, place: dict[int, Fit], key: int, part: Part | None, times: Part | None = None) -> None:
         if part is None:
             self.missing += 1
         else:
-            place[key] = Fit(part)
+            place[key] = Fit(part, times)
 
 
 @dataclass

@@ -7,7 +7,7 @@ every member's validation score and test scores; the tables choose (alpha, beta)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from deepbasis.experiments.protocol import FAST_LOG, READINGS, Reading, grid
 
 PAPER, SAFE = "paper", "duplicate-safe"
 
-_COMPILE_EPOCHS = 100  # from here on compiling pays for itself on a GPU
+_COMPILE_MEMBER_STEPS = 200_000  # from here on compiling pays for itself on a GPU
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,9 @@ def _part(folder: Folder, name: str, job: _Job, data_dir: Path | None) -> Part |
     def compute() -> Content:
         data = load(job.dataset, job.split, job.size, data_dir, seed=job.split_seed)
         on_gpu = folder.device.type == "cuda"
-        settings = job.reading.settings(
-            job.method,
-            epochs=job.size.epochs,
-            precision="tf32" if on_gpu else "float32",
-            compile=on_gpu and job.size.epochs >= _COMPILE_EPOCHS,
-        )
+        settings = job.reading.settings(job.method, epochs=job.size.epochs, precision="tf32" if on_gpu else "float32")
+        member_steps = len(job.members) * job.size.epochs * -(-len(data.train) // settings.batch_size)
+        settings = replace(settings, compile=on_gpu and member_steps >= _COMPILE_MEMBER_STEPS)
         done = fit(
             job.reading.build(job.method, data.train.x.shape[1], rank=job.size.rank, width=job.size.width),
             job.members,
