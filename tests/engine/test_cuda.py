@@ -322,3 +322,15 @@ def test_running_out_of_memory_halves_the_wave(lab, settings, warnings_logged, n
     for mine, theirs in zip(outcomes, expected, strict=True):
         assert mine.status == "finished"
         assert mine.best_score == pytest.approx(theirs.best_score, rel=1e-3)
+
+
+def test_an_earlier_wave_is_not_collected_while_a_graph_is_recorded(lab, settings, warnings_logged):
+    """With a collection at every allocation its graphs would be destroyed in the middle of the recording."""
+    thresholds = gc.get_threshold()
+    try:
+        for _ in range(3):
+            train(lab.build(), lab.members(2), lab.data, lab.validation, settings(epochs=1), device="cuda")
+            gc.set_threshold(1)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert warnings_logged() == []

@@ -59,6 +59,14 @@ def test_average_ranks():
     assert uci_report.average_ranks(cells)["nll"] == {"vbll": 2.0, "pp-dkl": 2.5, "dbk-silu": 1.5}
 
 
+def test_wall_time_counts_what_ran_side_by_side_once_and_a_pause_not_at_all():
+    def ended(at: str, seconds: float) -> Part:
+        return Part("name", {}, {}, {"date": f"2026-01-01T{at}+00:00", "seconds": seconds})
+
+    parts = [ended("10:01:00", 60.0), ended("10:00:50", 20.0), ended("10:01:10", 40.0), ended("12:00:00", 5.0)]
+    assert uci_report._wall(parts) == 75.0
+
+
 def test_pairs_are_of_one_split():
     parts = [part([member(0.0, nll=10.0 * k)], method="pp-dkl", split_seed=k) for k in (1, 2)]
     parts += [part([member(0.0, nll=10.0 * k - k)], method="dbk-rbf", split_seed=k) for k in (1, 2, 3)]

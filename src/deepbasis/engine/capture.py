@@ -1,5 +1,6 @@
 """CUDA graphs, and the precision of a training step."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ def captured(work: Callable[[], Any], rewind: Callable[[], None], device: torch.
     torch.cuda.current_stream(device).wait_stream(stream)
     rewind()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with _no_collection(), torch.cuda.graph(graph):
         result = work()
 
     def replay() -> Any:
@@ -31,6 +32,20 @@ def captured(work: Callable[[], Any], rewind: Callable[[], None], device: torch.
         return result
 
     return replay
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """An earlier wave is a cycle that holds graphs: if it were collected while another graph is recorded, destroying
+    them would be an operation that a recording does not allow, and end it."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

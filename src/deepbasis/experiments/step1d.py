@@ -19,6 +19,7 @@ FULL = Plan(
             sizes=(500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000),
             gp_sizes=(500, 1_000, 2_000, 5_000, 10_000, 20_000),
             ranks=(1, 2, 4, 8, 16, 32, 64),
+            exact_seeds={50_000: 3},  # a training with all ten at 100,000 takes minutes: they are done once
             constant_ranks=(8, 64),
             most_steps=40_000,
             collapse_steps=4_000,
@@ -28,6 +29,7 @@ FULL = Plan(
             sizes=(500, 5_000, 20_000, 100_000),
             gp_sizes=(500, 5_000, 20_000),
             ranks=(1, 2, 8, 64),
+            exact_seeds={100_000: 2},
             most_steps=15_000,
         ),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -56,6 +56,8 @@ class Study:
     ranks: tuple[int, ...]
     most_steps: int
     """Epochs of dPPGP are cut so that a training has no more steps than this."""
+    exact_seeds: Mapping[int, int] = field(default_factory=dict)
+    """By n: seeds of exact training, where not all are affordable."""
     constant_ranks: tuple[int, ...] = ()
     """Trained at a constant rate too, for comparison."""
     collapse_steps: int = 0
@@ -126,13 +128,17 @@ class Laboratory:
 
     def _exact(self, name: str, n: int) -> Part | None:
         """No patience: an epoch is a step, and the paper does all of them."""
-        return self._dbk(name, n, RANK, {"objective": EXACT, "epochs": self.plan.exact_steps}, compile=False)
+        chosen = {"objective": EXACT, "epochs": self.plan.exact_steps}
+        return self._dbk(name, n, RANK, chosen, compile=False, seeds=self.study.exact_seeds.get(n))
 
-    def _dbk(self, name: str, n: int, rank: int, chosen: Mapping[str, Any], compile: bool) -> Part | None:
+    def _dbk(
+        self, name: str, n: int, rank: int, chosen: Mapping[str, Any], compile: bool, seeds: int | None = None
+    ) -> Part | None:
         """`chosen` are settings of the run that its file must agree with; compiling or not is none of them."""
+        seeds = seeds or self.plan.seeds
         build = READING.build(METHOD, 1, rank=rank, width=WIDTH)
         settings = READING.settings(METHOD, **chosen, compile=compile)
-        members = [Member(seed=seed, alpha=ALPHA, beta=BETA) for seed in range(self.plan.seeds)]
+        members = [Member(seed=seed, alpha=ALPHA, beta=BETA) for seed in range(seeds)]
         rows = Rows(*self.data.training.first(n))
 
         def compute() -> Content:
@@ -148,7 +154,8 @@ class Laboratory:
             )
             return self._described(run)
 
-        return self.folder.part(name, {**self._common(n), "rank": rank, "width": WIDTH, **chosen}, compute)
+        settings_of_part = {**self._common(n), "seeds": seeds, "rank": rank, "width": WIDTH, **chosen}
+        return self.folder.part(name, settings_of_part, compute)
 
     def _common(self, n: int) -> dict[str, Any]:
         return {

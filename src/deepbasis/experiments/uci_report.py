@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,7 +164,7 @@ def table_markdown(split: str, cells: Sequence[Cell], parts: Sequence[Part], siz
     text.append(markdown_table(["", *datasets], _small_print(datasets, by_place, parts)))
     text.append(
         f"{sum(len(p.values['members']) for p in parts)} trainings in {_wall(parts):.0f} s of wall time, "
-        "from the first part's start to the last one's end.\n"
+        "in which at least one of the parts was being computed.\n"
     )
     text.append(provenance(parts))
     return "\n".join(text)
@@ -198,9 +199,14 @@ def _small_print(
 
 
 def _wall(parts: Sequence[Part]) -> float:
-    ends = [datetime.fromisoformat(p.made["date"]) for p in parts]
-    starts = [end - timedelta(seconds=p.made["seconds"]) for end, p in zip(ends, parts, strict=True)]
-    return (max(ends) - min(starts)).total_seconds()
+    """Seconds in which at least one of the parts was being computed."""
+    ends = [datetime.fromisoformat(p.made["date"]).timestamp() for p in parts]
+    spans = sorted((end - p.made["seconds"], end) for end, p in zip(ends, parts, strict=True))
+    total, reached = 0.0, -math.inf
+    for start, end in spans:
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
 
 
 # ---- DBK against PP-DKL, split by split ----------------------------------------------------------------------------
