@@ -1,10 +1,13 @@
 """`DeepBasisRegressor`: its answers agree with each other, its choices with its rules, its refusals with the reason."""
 
 import math
+import os
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,13 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from deepbasis import DeepBasisRegressor, estimator, predictions
+from deepbasis import DeepBasisRegressor, arguments, estimator, predictions
 from deepbasis.errors import FileFormatError, InputError, NumericalError
 from deepbasis.estimator import FitWarning, _Table
+from deepbasis.gp.calibration import variance_scale
 from deepbasis.gp.methods import METHODS
 from deepbasis.planning import make_plan
-from deepbasis.recipes import FLOAT64_ROWS, RECIPES
+from deepbasis.recipes import FLOAT64_ROWS, RECIPES, Recipe
 from deepbasis.tables.preprocessing import Preprocessor
 
 Floats = NDArray[np.float64]
@@ -121,8 +125,9 @@ def test_every_method_predicts_a_distribution_no_narrower_than_its_noise(method:
     mean, std = model.predict(100 * X, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()
-    assert (std**2 >= model.noise_.mean() * (1 - 1e-9)).all()
-    assert (model.predict_dist(X).variances.numpy() >= model.noise_[:, None] * (1 - 1e-9)).all()
+    noise = model.variance_scale_ * model.noise_
+    assert (std**2 >= noise.mean() * (1 - 1e-9)).all()
+    assert (model.predict_dist(X).variances.numpy() >= noise[:, None] * (1 - 1e-9)).all()
     assert len(model.models_) == 2
 
 
@@ -203,7 +208,7 @@ def test_functions_have_the_mean_and_the_noise_free_variance(fitted: Fitted) -> 
     n = 400
     draws = fitted.model.sample_functions(n, random_state=0)(fitted.X)
     dist = fitted.model.predict_dist(fitted.X)
-    within = (dist.variances.numpy() - fitted.model.noise_[:, None]).mean(0)
+    within = (dist.variances.numpy() - fitted.model.variance_scale_ * fitted.model.noise_[:, None]).mean(0)
     std = np.sqrt(within + dist.means.numpy().var(0))
     assert (np.abs(draws.mean(1) - dist.mean.numpy()) < 5 * std / math.sqrt(n)).all()
     assert (np.abs(draws.std(1) / std - 1) < 0.3).all()
@@ -463,7 +468,11 @@ def test_groups_change_which_rows_are_validated_on() -> None:
     close(model.target_.mean, inside.y.mean())
 
 
-@pytest.mark.parametrize("changes", [{}, {"objective": "mml"}, {"method": "sv-dkl"}, {"method": "dnn"}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"objective": "mml"}, {"method": "sv-dkl"}, {"method": "dnn"}, {"calibrate": True}],
+    ids=str,
+)
 def test_an_integer_weight_is_a_repetition(changes: dict[str, Any]) -> None:
     X, y = easy(80)
     weight = np.random.default_rng(0).integers(0, 4, size=80)
@@ -471,6 +480,7 @@ def test_an_integer_weight_is_a_repetition(changes: dict[str, Any]) -> None:
     repeated = small(epochs=10, **changes).fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
     close(weighted.predict(X, True), repeated.predict(X, True), rtol=1e-6, atol=1e-8)
     close(weighted.noise_, repeated.noise_, rtol=1e-6)
+    close(weighted.variance_scale_, repeated.variance_scale_, rtol=1e-7)
     close(weighted.history_[0]["validation"], repeated.history_[0]["validation"], rtol=1e-6)
     assert weighted.validation_ == pytest.approx(repeated.validation_, rel=1e-6)
 
@@ -620,7 +630,8 @@ def test_fitted_attributes_are_consistent(method: str) -> None:
         assert {len(values) for values in history.values()} == {25}
         best = int(np.argmin(history["validation"]))
         close(model.noise_[k], history["noise"][best] * model.target_.scale**2, rtol=1e-9)
-        density = stats.norm.logpdf(outside.y, dist.means[k].numpy(), dist.variances[k].sqrt().numpy())
+        own = dist.variances[k].numpy() / model.variance_scale_
+        density = stats.norm.logpdf(outside.y, dist.means[k].numpy(), np.sqrt(own))
         close(history["validation"][best], -density.mean() - math.log(model.target_.scale), rtol=1e-6)
     found = dict(model.validation_)
     constant = found.pop("nll_constant")
@@ -655,9 +666,135 @@ def test_a_network_s_variance_is_that_of_its_validation_residuals() -> None:
     dist = model.predict_dist(outside.X)
     residuals = outside.y - dist.means.numpy()
     close(model.noise_, (residuals**2).mean(1), rtol=1e-6)
-    close(dist.variances.numpy(), np.broadcast_to(model.noise_[:, None], dist.variances.shape), rtol=1e-6)
+    expected = model.variance_scale_ * model.noise_[:, None]
+    close(dist.variances.numpy(), np.broadcast_to(expected, dist.variances.shape), rtol=1e-6)
     far = model.predict_dist(1000 * X)
-    close(far.variances.numpy(), np.broadcast_to(model.noise_[:, None], far.variances.shape), rtol=1e-6)
+    close(far.variances.numpy(), np.broadcast_to(expected, far.variances.shape), rtol=1e-6)
+
+
+# --- calibration of the variance
+
+
+def calibrated_pair(X: Any, y: Floats, **changes: Any) -> tuple[DeepBasisRegressor, DeepBasisRegressor]:
+    return small(calibrate=False, **changes).fit(X, y), small(calibrate=True, **changes).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"members": 1}, {"objective": "mml"}, {"method": "sv-dkl"}, {"method": "dnn"}, {"dtype": "float32"}],
+    ids=str,
+)
+def test_the_scale_is_that_of_the_validation_rows_and_multiplies_every_variance(changes: dict[str, Any]) -> None:
+    X, y = easy(200)
+    plain, model = calibrated_pair(X, y, epochs=20, **changes)
+    _, outside = model._split(_Table(X, y))
+    before, after = plain.predict_dist(X), model.predict_dist(X)
+    assert plain.variance_scale_ == 1.0
+    assert abs(math.log(model.variance_scale_)) > 1e-4
+    np.testing.assert_array_equal(after.means.numpy(), before.means.numpy())
+    close(after.variances.numpy(), model.variance_scale_ * before.variances.numpy(), rtol=1e-6)
+    expected = variance_scale(plain.predict_dist(outside.X), torch.from_numpy(outside.y), prior_rows=20.0)
+    close(model.variance_scale_, expected, rtol=1e-5)
+    np.testing.assert_array_equal(model.noise_, plain.noise_)
+    np.testing.assert_array_equal(model.history_[0]["validation"], plain.history_[0]["validation"])
+    assert model.validation_["nll"] < plain.validation_["nll"]
+    assert model.validation_["nll_constant"] == plain.validation_["nll_constant"]
+    found = {name: value for name, value in model.validation_.items() if name != "nll_constant"}
+    assert found == pytest.approx(model.evaluate(outside.X, outside.y), rel=1e-4)
+
+
+def test_auto_calibrates_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Says(Recipe):
+        calibrate: bool = False
+
+    X, y = easy(60)
+    off, on = (fit.variance_scale_ for fit in calibrated_pair(X, y))
+    numbers = {field.name: getattr(RECIPES["default"], field.name) for field in fields(Recipe)}
+    for answer, expected in ((False, off), (True, on)):
+        recipes = {"default": Says(**{**numbers, "calibrate": answer})}
+        monkeypatch.setattr(arguments, "RECIPES", recipes)
+        assert small().fit(X, y).variance_scale_ == expected
+        assert small(calibrate=not answer).fit(X, y).variance_scale_ == (on if expected == off else off)
+
+
+def test_a_fit_without_calibration_forgets_an_earlier_scale() -> None:
+    X, y = easy(60)
+    model = small(calibrate=True).fit(X, y)
+    assert model.variance_scale_ != 1.0
+    model.set_params(calibrate=np.bool_(False)).fit(X, y)
+    assert model.variance_scale_ == 1.0
+    np.testing.assert_array_equal(model.predict(X, True), small(calibrate=False).fit(X, y).predict(X, True))
+
+
+@pytest.mark.filterwarnings("ignore:on the 2000 validation rows")
+def test_a_model_that_is_too_sure_is_corrected() -> None:
+    """The targets to validate on are noisier than those to train on, at any epoch."""
+    X, y = easy(300, noise=0.05)
+    X_val, y_val = easy(2_000, seed=3, noise=5.0)
+    X_new, y_new = easy(2_000, seed=4, noise=5.0)
+    settings = {"epochs": 150, "learning_rate": 1e-2, "rank": 16, "width": 16}
+    plain, model = (
+        small(calibrate=calibrate, **settings).fit(X, y, X_val=X_val, y_val=y_val) for calibrate in (False, True)
+    )
+    assert model.variance_scale_ > 1.5
+    assert abs(model.evaluate(X_new, y_new)["coverage_95"] - 0.95) < 0.02
+    assert model.evaluate(X_new, y_new)["nll"] < plain.evaluate(X_new, y_new)["nll"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("weight", [None, "weight"])
+def test_a_table_in_files_is_calibrated(tmp_path: Path, stream: bool, weight: str | None) -> None:
+    X, y = easy(200)
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    table["y"] = y
+    table["weight"] = np.random.default_rng(0).integers(1, 4, size=len(y)).astype(float)
+    table.to_parquet(tmp_path / "part.parquet")
+    drop = ["weight"] if weight is None else []
+    plain, model = (
+        small(calibrate=calibrate).fit_dataset(tmp_path, "y", stream=stream, weight=weight, drop=drop)
+        for calibrate in (False, True)
+    )
+    assert plain.variance_scale_ == 1.0
+    assert model.validation_["nll"] < plain.validation_["nll"]
+    before, after = (fit.predict_dist(table[["a", "b", "c"]]).variances.numpy() for fit in (plain, model))
+    close(after, model.variance_scale_ * before, rtol=1e-6)
+
+
+WORKER = """
+import sys
+from deepbasis import DeepBasisRegressor
+from deepbasis.commands.together import working_together
+with working_together("cpu") as team:
+    model = DeepBasisRegressor(
+        members=2, epochs=3, rank=4, width=4, blocks=1, alpha=0.1, beta=0.1,
+        random_state=0, device="cpu", calibrate=True
+    ).fit_dataset(sys.argv[1], "y", stream=True, team=team)
+    scales = team.gather_objects((model.variance_scale_, model.validation_))
+    if team.first:
+        assert model.variance_scale_ != 1.0
+        assert scales[0] == scales[1], scales
+        print("alike")
+"""
+
+
+def test_all_workers_find_the_same_scale(tmp_path: Path) -> None:
+    X, y = easy(400)
+    (tmp_path / "table").mkdir()
+    pd.DataFrame(np.column_stack([X, y]), columns=["a", "b", "c", "y"]).to_parquet(
+        tmp_path / "table" / "part.parquet", row_group_size=50
+    )
+    (tmp_path / "worker.py").write_text(WORKER)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launcher, str(tmp_path / "worker.py"), str(tmp_path / "table")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "alike\n"
 
 
 # --- warnings and interrupts
@@ -667,7 +804,7 @@ def test_a_model_worse_than_a_constant_is_told_what_to_try() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(100, 2)), rng.normal(size=100)
     with pytest.warns(FitWarning, match=r"60 validation rows.*worse than.*constant Gaussian") as seen:
-        model = small(epochs=10).fit(X, 0.01 * y, X_val=X[:60], y_val=0.01 * y[:60] + 0.2)
+        model = small(epochs=10, calibrate=False).fit(X, 0.01 * y, X_val=X[:60], y_val=0.01 * y[:60] + 0.2)
     assert len(seen) == 1
     for word in ("more rows", "learning_rate", "alpha", "method"):
         assert word in str(seen[0].message)
@@ -857,6 +994,9 @@ BAD = [
     option(("between 0 and 1", "1"), validation_fraction=1),
     option(("between 0 and 1", "2"), validation_fraction=2),
     option(("number", "'some'"), validation_fraction="some"),
+    option(("True, False or 'auto'", "'yes'"), calibrate="yes"),
+    option(("True, False or 'auto'", "1"), calibrate=1),
+    option(("True, False or 'auto'", "None"), calibrate=None),
     option(("finite", "nan"), validation_fraction=NAN),
     option(("True", "auto", "'yes'"), compile="yes"),
     option(("'x'",), random_state="x"),

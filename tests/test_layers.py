@@ -17,6 +17,7 @@ ROOMS = [
     "errors",
     "storage",
     "gp.precision",
+    "gp.embedding",
     "gp.backbone",
     "gp.expansion",
     "gp.posterior",

@@ -36,6 +36,7 @@ from deepbasis.engine.training import train
 from deepbasis.errors import FileFormatError
 from deepbasis.estimator import KIND
 from deepbasis.gp.methods import METHODS, build
+from deepbasis.persistence import fingerprint
 
 Floats = NDArray[np.float64]
 Metadata = dict[str, Any]
@@ -113,6 +114,8 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
     np.testing.assert_array_equal(model.noise_, other.noise_)
     assert model.get_params() == other.get_params()
     assert (model.alpha_, model.beta_, model.validation_) == (other.alpha_, other.beta_, other.validation_)
+    assert model.variance_scale_ == other.variance_scale_
+    assert fingerprint(model) == fingerprint(other)
     assert model.n_features_in_ == other.n_features_in_
     assert len(model.history_) == len(other.history_)
     for history, again in zip(model.history_, other.history_, strict=True):
@@ -133,12 +136,33 @@ def test_every_method_is_loaded_as_it_was_saved(path: Path, method: str, dtype: 
     assert_same(model, DeepBasisRegressor.load(path), X)
 
 
-@pytest.mark.parametrize("changes", [{"objective": "mml"}, {"members": 1}, {"alpha": "auto"}, {"blocks": 3}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{"objective": "mml"}, {"members": 1}, {"alpha": "auto"}, {"blocks": 3}, {"calibrate": True}],
+    ids=str,
+)
 def test_other_settings_are_loaded_as_they_were_saved(path: Path, changes: Metadata) -> None:
     X, y = numbers()
     model = small(**changes).fit(X, y)
     model.save(path)
     assert_same(model, DeepBasisRegressor.load(path), X)
+
+
+def test_a_scale_of_the_variance_is_a_part_of_the_model(path: Path, saved: Path) -> None:
+    """It is saved to the last bit, changes nothing but the variance, and tells models apart."""
+    table, _ = mixed()
+    tensors, metadata = storage.load(saved, KIND)
+    scale = 0.1 + 0.2
+    storage.save(path, KIND, tensors, {**metadata, "variance_scale": scale})
+    one, other = DeepBasisRegressor.load(saved), DeepBasisRegressor.load(path)
+    assert other.variance_scale_ == other.ensemble_.variance_scale == scale
+    np.testing.assert_array_equal(one.predict(table), other.predict(table))
+    before, after = (model.predict_dist(table).variances.numpy() for model in (one, other))
+    np.testing.assert_allclose(after / scale, before / one.variance_scale_, rtol=1e-12)
+    assert fingerprint(one) != fingerprint(other)
+    again = path.with_name("again")
+    other.save(again)
+    assert again.read_bytes() == path.read_bytes()
 
 
 def test_a_mixed_table_is_read_the_same(path: Path) -> None:
@@ -186,7 +210,13 @@ def test_a_generator_is_not_saved(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"alpha": np.float64(0.1)}, {"rank": np.int64(4)}, {"members": np.int32(2)}, {"beta": np.float32(0.25)}],
+    [
+        {"alpha": np.float64(0.1)},
+        {"rank": np.int64(4)},
+        {"members": np.int32(2)},
+        {"beta": np.float32(0.25)},
+        {"calibrate": np.bool_(True)},
+    ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_numbers_of_numpy_can_be_saved(path: Path, changes: Metadata) -> None:
@@ -270,7 +300,9 @@ def test_the_model_of_release_0_1_predicts_the_same() -> None:
     np.testing.assert_allclose(mean, expected["mean"], rtol=1e-6)
     np.testing.assert_allclose(std, expected["std"], rtol=1e-6)
     np.testing.assert_allclose(model.predict_quantiles(table, [0.05, 0.95]), expected["quantiles"], rtol=1e-6)
-    assert model.get_params() == json.loads(str(expected["parameters"]))
+    later = {"calibrate": "auto"}  # arguments that release 0.1 had not
+    assert model.get_params() == json.loads(str(expected["parameters"])) | later
+    assert model.variance_scale_ == 1.0
     assert np.ptp(mean) > 1.0  # it does say something
 
 
@@ -479,6 +511,7 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
             ("dtype", "int8"),
             ("device", "abacus"),
             ("validation_fraction", 7),
+            ("calibrate", "perhaps"),
             ("speed", 1),
             ("__class__", "x"),
         ]
@@ -513,6 +546,10 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
     "no feature_names but names": put("feature_names", value=None),
     **{f"n_features={value!r}": put("n_features", value=value) for value in (-1, 0, 5, 10**30, "x", None, 4.5)},
     **{f"alpha_={value!r}": put("alpha", value=value) for value in ("x", None, -1.0, [])},
+    **{
+        f"variance_scale={value!r}": put("variance_scale", value=value)
+        for value in (0, 0.0, -1.0, 10**400, "x", "1", None, [], {})
+    },
     **{f"validation={value!r}": put("validation", value=value) for value in (None, 3, ["mae"], {"mae": "x"})},
 }
 

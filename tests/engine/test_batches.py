@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Batch, Resident, Rows, Stream, Streamed, shuffled
+from deepbasis.engine.distributed import Team
+from deepbasis.engine.settings import Settings
+from deepbasis.engine.shuffling import resampled
 from deepbasis.engine.training import train
-from deepbasis.errors import InputError
+from deepbasis.errors import CheckpointMismatchError, InputError
 
 CPU = torch.device("cpu")
 
@@ -189,6 +192,136 @@ def test_a_row_of_weight_zero_is_as_good_as_absent(lab):
     for outcome in train(lab.build(), lab.members(2), Rows(x, y, weight), lab.validation, settings):
         assert (outcome.status, outcome.reason) == ("finished", "")
         assert all(bool(column.isfinite().all()) for column in outcome.history.values())
+
+
+# --- bootstrap ---
+
+
+def sample(seeds: list[int], n: int) -> Tensor:
+    """The bootstrap sample of each seed: rows [E, n]."""
+    return resampled(torch.tensor(seeds), torch.arange(n).expand(len(seeds), n), n)
+
+
+@pytest.mark.parametrize("batch_size", [16, 25, 50, 80])
+def test_every_epoch_has_the_rows_of_the_sample_in_a_new_order(batch_size):
+    """As many as there are rows, also where one batch holds them all."""
+    seeds = [3, 1, 4]
+    source = Resident(numbered(50), seeds, batch_size, bootstrap=True)
+    first, second = order(source, 0), order(source, 1)
+    drawn = sample(seeds, 50)
+    assert not source.shared
+    for rows in (first, second):
+        assert torch.equal(rows.sort(1).values, drawn.sort(1).values)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, drawn.gather(1, shuffled(torch.tensor(seeds), 0, 50)))
+
+
+def test_a_sample_depends_on_the_seed_alone():
+    alone = sample([77], 50)[0]
+    assert torch.equal(sample([*range(40), 77, 100], 50)[40], alone)
+    sources = [
+        Resident(numbered(50), [77], 16, bootstrap=True),
+        Resident(numbered(50), [5, 77, 6], 7, bootstrap=True),
+        Resident(numbered(50), [1, 77], 50, bootstrap=True),
+    ]
+    for source, k in zip(sources, (0, 1, 1), strict=True):
+        assert torch.equal(order(source, 9)[k].sort().values, alone.sort().values)
+    seeds = [*range(50), 2**31, 2**62, 2**63 - 1]
+    assert len({tuple(rows) for rows in sample(seeds, 50).tolist()}) == len(seeds)
+
+
+def test_a_sample_is_drawn_with_replacement_from_all_rows_alike():
+    n, draws = 40, 3000
+    drawn = sample(list(range(draws)), n)
+    assert 0 <= int(drawn.min()) <= int(drawn.max()) < n
+    counts = torch.stack([torch.bincount(rows, minlength=n) for rows in drawn]).double()  # [draw, row]
+    assert torch.equal(counts.sum(1), torch.full((draws,), float(n), dtype=torch.float64))
+    assert abs(chi_square(counts.sum(0))) < 4
+    places = torch.stack([(drawn == row).sum(0) for row in range(n)]).double()  # [row, place]
+    assert abs(chi_square(places)) < 4
+    absent = (counts == 0).double().mean(1)  # (1 - 1/n)^n of the rows are not in a sample
+    assert abs(float(absent.mean()) - (1 - 1 / n) ** n) < 4 * float(absent.std()) / draws**0.5
+
+
+def test_a_sample_has_nothing_to_do_with_the_orders():
+    n = 4000
+    drawn = sample([5], n)[0].double()
+    for epoch in range(5):
+        correlation = torch.corrcoef(torch.stack([drawn, shuffled(torch.tensor([5]), epoch, n)[0].double()]))[0, 1]
+        assert abs(float(correlation)) < 4.5 / n**0.5
+
+
+def test_rows_of_a_sample_stay_with_their_targets_and_weights():
+    *full, last = epoch_of(Resident(numbered(50, weighted=True), [5, 6], 16, bootstrap=True), 2)
+    for batch in full:
+        assert torch.equal(batch.x[..., 1], 2 * batch.x[..., 0])
+        assert torch.equal(batch.y, 3 * batch.x[..., 0])
+        assert torch.equal(batch.weight, 1 + batch.x[..., 0] % 4)
+    assert torch.equal(last.weight[:, :2], 1 + last.x[:, :2, 0] % 4)
+    assert torch.equal(last.weight[:, 2:], torch.zeros(2, 14, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("batch_size", [16, 50])
+def test_workers_share_the_batches_of_a_sample(batch_size):
+    """Of three workers each has its part of what one would have, and knows the weight of the whole."""
+    data = numbered(50, weighted=True)
+    whole = epoch_of(Resident(data, [5, 6], batch_size, bootstrap=True), 3)
+    teams = [Team(rank, 3, group=object()) for rank in range(3)]
+    parts = [epoch_of(Resident(data, [5, 6], batch_size, team, bootstrap=True), 3) for team in teams]
+    for batch, *shares in zip(whole, *parts, strict=True):
+        rows, weight = (torch.cat([getattr(share, part) for share in shares], 1) for part in ("y", "weight"))
+        assert torch.equal((rows * weight).sum(1), (batch.y * batch.weight).sum(1))
+        for share in shares:
+            assert torch.allclose(share.whole_weight, batch.weight.sum(1) / 3, rtol=1e-12)
+
+
+def test_without_bootstrap_batches_are_as_they_were():
+    for source in (Resident(numbered(50), [3, 4], 16), Resident(numbered(50), [3, 4], 16, bootstrap=False)):
+        assert torch.equal(order(source, 5), shuffled(torch.tensor([3, 4]), 5, 50))
+    assert not Settings().bootstrap
+
+
+@pytest.mark.parametrize("batch_size", [16, 50])
+def test_a_member_trains_on_its_sample_alone_as_among_others(lab, batch_size):
+    settings = lab.settings(batch_size=batch_size, bootstrap=True)
+    together = train(lab.build(), lab.members(3), lab.data, lab.validation, settings)
+    for member, outcome in zip(lab.members(3), together, strict=True):
+        alone = train(lab.build(), [member], lab.data, lab.validation, settings)[0]
+        assert lab.difference(outcome, alone) < 1e-12
+
+
+def test_training_on_a_sample_is_training_on_its_rows(lab):
+    """With one batch of all rows their order is nothing: the same as rows that were drawn before."""
+    (member,) = lab.members(1)
+    rows = sample([member.seed], len(lab.data))[0]
+    drawn = Rows(lab.data.x[rows], lab.data.y[rows])
+    ways = ((lab.data, True), (drawn, False), (lab.data, False))
+    found = [
+        train(lab.build(), [member], data, lab.validation, lab.settings(batch_size=50, bootstrap=bootstrap))[0]
+        for data, bootstrap in ways
+    ]
+    assert lab.difference(found[0], found[1]) < 1e-10
+    assert lab.largest(found[0].parameters, found[2].parameters) > 1e-3
+
+
+def test_a_checkpoint_of_other_rows_is_refused(lab, tmp_path):
+    path = tmp_path / "run"
+    arguments = (lab.build(), lab.members(2), lab.data, lab.validation)
+    for mine, other in ((True, False), (False, True)):
+        train(*arguments, lab.settings(epochs=2, bootstrap=mine), checkpoint=path)
+        with pytest.raises(CheckpointMismatchError, match="bootstrap"):
+            train(*arguments, lab.settings(epochs=2, bootstrap=other), checkpoint=path)
+        path.unlink()
+
+
+def test_bootstrap_is_not_for_streams_nor_for_exact_training(lab):
+    streamed = stream(lab.data, in_resident_order(lab.data, 5, 16))
+    with pytest.raises(InputError, match=r"bootstrap needs rows in memory.*'test'"):
+        train(lab.build(), lab.members(2), streamed, lab.validation, lab.settings(bootstrap=True))
+    with pytest.raises(InputError, match="bootstrap is not for exact training"):
+        lab.settings(objective="mml", bootstrap=True)
+    with pytest.raises(InputError, match="bootstrap must be True or False"):
+        lab.settings(bootstrap=3)
 
 
 # --- streams ---

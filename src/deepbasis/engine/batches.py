@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.distributed import ALONE, Team
-from deepbasis.engine.shuffling import shuffled
+from deepbasis.engine.shuffling import resampled, shuffled
 from deepbasis.errors import InputError, WorkerError, check_positive_int, check_same_length, check_tensor
 
 
@@ -89,9 +89,16 @@ class Rows:
         return digest.hexdigest()
 
     def batches(
-        self, seeds: list[int], batch_size: int, device: torch.device, dtype: torch.dtype, team: Team = ALONE
+        self,
+        seeds: list[int],
+        batch_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        team: Team = ALONE,
+        *,
+        bootstrap: bool = False,
     ) -> "Resident":
-        return Resident(self._present().to(device, dtype), seeds, batch_size, team)
+        return Resident(self._present().to(device, dtype), seeds, batch_size, team, bootstrap=bootstrap)
 
     def part(self, team: Team) -> Batch:
         """A worker's share of the rows. All have equally many: rows of weight 0 fill up what is missing."""
@@ -142,8 +149,20 @@ class Stream:
         return f"stream {self.name}: {self.rows} x {self.columns}"
 
     def batches(
-        self, seeds: list[int], batch_size: int, device: torch.device, dtype: torch.dtype, team: Team = ALONE
+        self,
+        seeds: list[int],
+        batch_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        team: Team = ALONE,
+        *,
+        bootstrap: bool = False,
     ) -> "Streamed":
+        if bootstrap:
+            raise InputError(
+                f"bootstrap needs rows in memory: every member sees the same batches of stream {self.name!r}; "
+                "set bootstrap=False, or train on Rows"
+            )
         return Streamed(self, batch_size, device, dtype, team)
 
 
@@ -153,14 +172,19 @@ class Resident:
     A member's order is a function of its seed and the epoch alone: the same on every device, among any number of
     members, and after a resume. When one batch holds all rows there is no order, and the members share it. Of several
     workers each finds the same order, and takes its share of every batch.
+
+    With `bootstrap` what a member walks through is a sample of its own, of as many rows, drawn with replacement by its
+    seed alone: the same in every epoch. Then nothing is shared.
     """
 
-    def __init__(self, data: Rows, seeds: list[int], batch_size: int, team: Team = ALONE) -> None:
-        self.data, self.team = data, team
+    def __init__(
+        self, data: Rows, seeds: list[int], batch_size: int, team: Team = ALONE, *, bootstrap: bool = False
+    ) -> None:
+        self.data, self.team, self._bootstrap = data, team, bootstrap
         self.rows = n = len(data)
         self.batch_size = b = min(check_positive_int("batch_size", batch_size), n)
         self.steps = -(-n // b)
-        self.shared = self.steps == 1
+        self.shared = self.steps == 1 and not bootstrap
         self._share = team.share(b)
         device = data.x.device
         self._seeds = torch.tensor(seeds, dtype=torch.int64, device=device)
@@ -188,6 +212,8 @@ class Resident:
     def _reorder(self) -> None:
         self._step.zero_()
         order = shuffled(self._seeds, self._epoch, self.rows)  # [E, n]
+        if self._bootstrap:
+            order = resampled(self._seeds, order, self.rows)
         # The last batch is filled up with a row of its own, of weight 0: its largest ||phi||^2 stays what it was.
         filler = order[:, -(self.batch_size - self._padding)].unsqueeze(1).expand(-1, self._padding)
         full = torch.cat([order, filler], 1).view(len(order), self.steps, self.batch_size)

@@ -14,9 +14,9 @@ class AdamW:
     """AdamW (torch's own functional form) over stacked leaves, with its moments by name.
 
     Parameters are told apart by the first part of their name, never by their shape, which stacking changes: weight
-    decay is for the backbone alone (Appendix B); q(w) and the noise may have learning rates of their own. Those that
-    have the same rate and decay are stepped together. Rates are tensors, so that a schedule can change them in a CUDA
-    graph.
+    decay is for the backbone alone (Appendix B), without its embedding, whose parameters are frequencies; q(w) and the
+    noise may have learning rates of their own. Those that have the same rate and decay are stepped together. Rates are
+    tensors, so that a schedule can change them in a CUDA graph.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class AdamW:
         groups: dict[tuple[float, float], list[str]] = {}
         for name in leaves:
             part = name.partition(".")[0]
-            key = (rates.get(part, learning_rate), weight_decay if part == "backbone" else 0.0)
+            decays = part == "backbone" and not name.startswith("backbone.embedding.")
+            key = (rates.get(part, learning_rate), weight_decay if decays else 0.0)
             groups.setdefault(key, []).append(name)
         exact = torch.float32 if self._on_gpu else torch.float64  # a fused step on a GPU takes float32 alone
         self.groups = [

@@ -23,6 +23,8 @@ class Settings:
     epochs: int = 400
     """With `objective="mml"` an epoch is one full-batch step."""
     batch_size: int = 1024
+    bootstrap: bool = False
+    """Whether each member trains on rows of its own: as many as there are, drawn with replacement once, by its seed."""
     learning_rate: float = 1e-3
     posterior_learning_rate: float | None = None
     """For q(w); None is `learning_rate`."""
@@ -63,6 +65,12 @@ class Settings:
                 raise InputError(f"average must be below 1, or the parameters are never taken in, got {self.average!r}")
             if self.exact:
                 raise InputError("average is not for exact training (mml): its q(w) belongs to the present parameters")
+        if not isinstance(self.bootstrap, bool):
+            raise InputError(f"bootstrap must be True or False, got {self.bootstrap!r}")
+        if self.bootstrap and self.exact:
+            raise InputError(
+                "bootstrap is not for exact training (mml): there all members share one pass over the rows"
+            )
         if self.warmup_steps != 0:
             check_positive_int("warmup_steps", self.warmup_steps)
         if self.patience is not None:

@@ -2,7 +2,7 @@
 
     outcomes = train(build, members, Rows(x, y), Rows(x_val, y_val), Settings(epochs=100))
 
-A member's start and its order of batches depend on its seed alone, so it ends the same alone or among eighty. Several
+A member's start, its rows and their order depend on its seed alone, so it ends the same alone or among eighty. Several
 workers (`distributed.start()` under torchrun) share the rows of every batch, or the members.
 """
 
@@ -280,8 +280,8 @@ def _plain(values: Settings | Member) -> dict[str, object]:
 
 
 def _description(model: DeepBasisGP) -> dict[str, str]:
-    """Tells models apart: the shape and a digest of the initial values of every parameter."""
-    return {name: f"{list(p.shape)} {_digest(p)}" for name, p in model.named_parameters()}
+    """Tells models apart: the shape and a digest of the initial values of every parameter and buffer."""
+    return {name: f"{list(p.shape)} {_digest(p)}" for name, p in model.state_dict().items()}
 
 
 def _digest(parameter: Tensor) -> str:

@@ -58,7 +58,8 @@ class Wave:
         dtype = settings.dtype
         self.stack = Stack([build(member) for member in members], device=device, dtype=dtype)
         batch_size = len(data) if settings.exact and isinstance(data, Rows) else settings.batch_size
-        self.source: Batches = data.batches([member.seed for member in members], batch_size, device, dtype, team)
+        seeds = [member.seed for member in members]
+        self.source: Batches = data.batches(seeds, batch_size, device, dtype, team, bootstrap=settings.bootstrap)
         self._validation = _chunked(validation.to(device, dtype).part(team), settings.chunk_rows // len(members))
         self._validation_weight = _total_weight(validation).to(device)
         self.alpha = torch.tensor([member.alpha for member in members], device=device, dtype=dtype)

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from deepbasis.errors import check_positive_int
+from deepbasis.errors import InputError, check_positive_int
 
 
 class ResNet(nn.Module):
@@ -13,10 +13,18 @@ class ResNet(nn.Module):
 
     `inner` is the width inside a block (the paper's is h). `autocast` (`torch.bfloat16`) is the precision of the
     network's products alone; what leaves is of the input's dtype, since everything after it decides a variance.
+    `embedding` (`gp/embedding.py`) turns the d columns into others, which are then projected.
     """
 
     def __init__(
-        self, d: int, h: int = 64, *, blocks: int = 2, inner: int | None = None, autocast: torch.dtype | None = None
+        self,
+        d: int,
+        h: int = 64,
+        *,
+        blocks: int = 2,
+        inner: int | None = None,
+        autocast: torch.dtype | None = None,
+        embedding: nn.Module | None = None,
     ) -> None:
         super().__init__()
         check_positive_int("d", d)
@@ -25,21 +33,31 @@ class ResNet(nn.Module):
         inner = check_positive_int("inner", h if inner is None else inner)
         self.width = h
         self.autocast = autocast
-        self.project = nn.Linear(d, h)
+        self.embedding = embedding
+        self.project = nn.Linear(d if embedding is None else _width_of(embedding, d), h)
         self.blocks = nn.ModuleList(Block(h, inner) for _ in range(blocks))
         self.norm = nn.LayerNorm(h)
 
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b h"]:
+        if self.embedding is not None:
+            x = self.embedding(x)
         if self.autocast is None:
             return self._network(x)
         with torch.autocast(x.device.type, self.autocast):
             return self._network(x).to(x.dtype)
 
-    def _network(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b h"]:
+    def _network(self, x: Float[Tensor, "b w"]) -> Float[Tensor, "b h"]:
         g = self.project(x)
         for block in self.blocks:
             g = g + block(g)
         return silu(self.norm(g))
+
+
+def _width_of(embedding: nn.Module, d: int) -> int:
+    columns = getattr(embedding, "columns", d)
+    if columns != d:
+        raise InputError(f"the embedding is for {columns} columns, the inputs have {d}")
+    return check_positive_int("the embedding's width", getattr(embedding, "width", None))
 
 
 class Block(nn.Module):

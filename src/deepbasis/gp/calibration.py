@@ -57,7 +57,7 @@ class _Profile:
         means, variances = predicted.means.double(), predicted.variances.double()
         self.squares = ((y.double() - means) / variances.sqrt()).square().clamp_max(_LARGEST_SQUARE)
         self.log_stds = 0.5 * variances.log()
-        if not bool((self.squares + self.log_stds).isfinite().all()):
+        if not bool((means + self.log_stds).isfinite().all()):
             raise NumericalError("there are predictions that are not finite: their variance cannot be calibrated")
         self.weight = torch.ones_like(self.squares[0]) if weight is None else weight.double()
         self.prior_rows = prior_rows

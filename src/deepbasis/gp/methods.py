@@ -1,6 +1,7 @@
 """Every method of the paper as a row of one table (Appendix B, "Baselines"). A new method is a new row."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from deepbasis.errors import InputError, check_choice, check_positive_int
 from deepbasis.gp import objectives
 from deepbasis.gp.backbone import Identity, ResNet
+from deepbasis.gp.embedding import Periodic
 from deepbasis.gp.expansion import RBF, PassThrough, SiLU
 from deepbasis.gp.model import DeepBasisGP, Noise, Terms
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
@@ -50,6 +52,9 @@ METHODS: MappingProxyType[str, Method] = MappingProxyType(
     }
 )
 
+EMBEDDINGS = ("none", "periodic")
+"""Those that need no data to be made."""
+
 
 def build(
     method: str,
@@ -58,6 +63,8 @@ def build(
     rank: int = 128,
     width: int = 64,
     blocks: int = 2,
+    inner: int | None = None,
+    embedding: str | nn.Module | Callable[[], nn.Module] | None = None,
     noise: float = 1e-2,
     noise_parameterisation: str = "log",
     autocast: torch.dtype | None = None,
@@ -67,6 +74,10 @@ def build(
 
     With a `seed` its parameters depend on that seed alone, and torch's global random state is left as it was. They are
     float32; `.double()` gives the same start in float64.
+
+    `inner` is the width inside a block, by default `width`. `embedding` comes before the backbone: None or "none";
+    "periodic"; a ready module, of which the model has a copy (`PiecewiseLinear(quantile_edges(x, 16))`); or a function
+    that makes one, with parameters from the seed (`lambda: Periodic(d, 16, scale=0.5)`).
     """
     row = METHODS[check_choice("method", method, METHODS)]
     rank = check_positive_int("rank", rank)
@@ -75,7 +86,14 @@ def build(
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # the CPU's alone
-        backbone = ResNet(d, width, blocks=blocks, autocast=autocast) if row.backbone == "resnet" else Identity(d)
+        embedded = _embedding(embedding, d)
+        backbone: ResNet | Identity
+        if row.backbone == "resnet":
+            backbone = ResNet(d, width, blocks=blocks, inner=inner, autocast=autocast, embedding=embedded)
+        elif embedded is not None:
+            raise InputError(f"method {method!r} has no network for an embedding to come before; leave it out")
+        else:
+            backbone = Identity(d)
         expansion: nn.Module
         posterior: WeightPosterior | PointWeights
         if row.expansion == "none":
@@ -84,3 +102,14 @@ def build(
             expansion = {"silu": SiLU, "rbf": RBF}[row.expansion](backbone.width, rank)
             posterior = WeightPosterior(rank)
         return DeepBasisGP(backbone, expansion, posterior, Noise(noise, parameterisation=noise_parameterisation))
+
+
+def _embedding(embedding: str | nn.Module | Callable[[], nn.Module] | None, d: int) -> nn.Module | None:
+    if embedding is None or embedding == "none":
+        return None
+    if isinstance(embedding, nn.Module):
+        return deepcopy(embedding).float()  # no two models share parameters
+    if callable(embedding):
+        return embedding().float()
+    check_choice("embedding", embedding, EMBEDDINGS)
+    return Periodic(d)

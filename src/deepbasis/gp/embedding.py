@@ -1,0 +1,81 @@
+"""Numerical embeddings: each input column as several, before the backbone (Gorishniy, Rubachev and Babenko, 2022,
+"On embeddings for numerical features in tabular deep learning").
+
+NOTE[DIFF]: the paper of this method has none. An embedding is any module with an attribute `width`, the number of
+columns that its `forward(x)` returns. New ones are added here.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from deepbasis.errors import InputError, check_number, check_positive_int, check_tensor
+
+
+class Periodic(nn.Module):
+    """[x_j, sin(2 pi c_jk x_j), cos(2 pi c_jk x_j)]: first all x, then all sines, then all cosines, column by column.
+
+    The frequencies c_jk start as N(0, scale^2) and are trained. NOTE[DIFF]: Gorishniy et al. leave x itself out and put
+    a layer for each column behind; here x stays, which a small scale needs, and the backbone's projection is the layer.
+    """
+
+    def __init__(self, d: int, frequencies: int = 8, *, scale: float = 0.1) -> None:
+        super().__init__()
+        self.columns = check_positive_int("d", d)
+        check_positive_int("frequencies", frequencies)
+        check_number("scale", scale, above=0.0)
+        self.width = d * (1 + 2 * frequencies)
+        self.c = nn.Parameter(scale * torch.randn(d, frequencies))
+
+    def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
+        angle = (2.0 * math.pi * x[:, :, None] * self.c).flatten(1)
+        return torch.cat([x, angle.sin(), angle.cos()], 1)
+
+
+class PiecewiseLinear(nn.Module):
+    """clamp((x_j - e_t) / (e_{t+1} - e_t), 0, 1) for each bin t of column j, whose edges e are given and not trained.
+
+    Below the first bin and above the last one of a column its line goes on. A bin without width, between equal edges,
+    gives 0; the first and the last bin are the first and the last that have a width.
+    """
+
+    edges: Tensor
+
+    def __init__(self, edges: Float[Tensor, "d edges"]) -> None:
+        super().__init__()
+        check_tensor("edges", edges, 2)
+        self.columns, count = edges.shape
+        if count < 2:
+            raise InputError(f"edges must have at least 2 for each column, got shape {list(edges.shape)}")
+        if bool((edges.diff(dim=1) < 0).any()):
+            raise InputError("edges must not decrease along a column's bins; sort them")
+        self.width = self.columns * (count - 1)
+        self.register_buffer("edges", edges.detach().clone())
+
+    def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
+        edges = self.edges.to(x.dtype)
+        left, right = edges[:, :-1], edges[:, 1:]
+        has_width = right > left
+        t = (x[:, :, None] - left) / torch.where(has_width, right - left, 1.0)  # never 0 / 0, whose gradient is NaN
+        low = torch.zeros_like(left).masked_fill(left == edges[:, :1], -math.inf)
+        high = torch.ones_like(right).masked_fill(right == edges[:, -1:], math.inf)
+        return torch.where(has_width, t.clamp(low, high), 0.0).flatten(1)
+
+
+def quantile_edges(x: Float[Tensor, "n d"], bins: int) -> Float[Tensor, "d edges"]:
+    """The edges of `bins` bins with about equally many rows each, for every column: values of the column itself.
+
+    Values that many rows have give equal edges. So do values nearer to each other than a millionth of the column's
+    range, which float32 hardly tells apart: a bin between them would be a wall.
+    """
+    check_tensor("x", x, 2)
+    check_positive_int("bins", bins)
+    places = torch.linspace(0, len(x) - 1, bins + 1, dtype=torch.float64).round().long()
+    edges = x.detach().sort(0).values[places.to(x.device)].T.contiguous()
+    nearest = 1e-6 * (edges[:, -1] - edges[:, 0])
+    for k in range(1, bins + 1):
+        before, here = edges[:, k - 1], edges[:, k]
+        edges[:, k] = torch.where(here - before > nearest, here, before)
+    return edges
