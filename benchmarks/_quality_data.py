@@ -1,0 +1,192 @@
+"""Data sets, splits and folds of the quality benchmark.
+
+A fold depends on the names of the data set and the split alone: every model gets the same rows, scaled the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from deepbasis.datasets import ookla, splits, step1d, uci
+from deepbasis.datasets.scaling import Scaled, Side
+from deepbasis.datasets.splits import Floats, Split
+from deepbasis.datasets.uci import Table
+from deepbasis.experiments import ookla as ookla_experiment
+
+PAPER, SAFE, CV = "paper", "duplicate-safe", "cv"
+SPLITS = (PAPER, SAFE, CV)
+
+UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
+COPY_FREE = ("elevators", "kin40k")
+"""No row has a copy here: the duplicate-safe split is the paper's, and so is its part."""
+OOKLA = tuple(f"{name}-{target}" for name in ookla.PREPARED for target in ookla_experiment.TARGETS)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Rows to train on, to stop early and select by, and to be scored on; and the seeds that models run with here."""
+
+    index: int
+    train: Side
+    validation: Side
+    test: Side
+    seeds: tuple[int, ...]
+    digest: str
+    """Of the numbers of the rows on each side: scores are compared only between parts that agree on it."""
+
+    @property
+    def columns(self) -> int:
+        return self.train.x.shape[1]
+
+
+class Task(NamedTuple):
+    split: str
+    dataset: str
+
+    @property
+    def recorded(self) -> Task:
+        """The task whose parts this one is read from."""
+        return self._replace(split=PAPER) if self.split == SAFE and self.dataset in COPY_FREE else self
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    tasks: tuple[Task, ...]
+    seeds: int = 5
+    """On UCI: seeds on the paper's one split, or random duplicate-safe splits with one seed each."""
+    ookla_seeds: int = 3
+    cv_folds: int = 5
+    cv_repeats: int = 2
+    uci_rows: int | None = None
+    """At most so many, the first; none is all."""
+    small_rows: int = 1_000
+    """At most so many."""
+
+    def describe(self, split: str) -> dict[str, object]:
+        """What makes a part of this size another than that of the same name. Fewer seeds do not: see `Fold.seeds`."""
+        if split == CV:
+            return {"cv": [self.cv_folds, self.cv_repeats], "rows": self.small_rows}
+        return {"rows": self.uci_rows}
+
+
+def folds(task: Task, size: Size, data_dir: Path | None = None) -> Iterator[Fold]:
+    if task.split == CV:
+        yield from _cross_validation(SMALL[task.dataset](size.small_rows), size)
+    elif task.dataset in OOKLA:
+        name, _, target = task.dataset.rpartition("-")
+        tiles = ookla_experiment.load(name, ookla_experiment.FULL, data_dir)
+        yield _fold(0, tiles.scaled(target), tiles.split, range(size.ookla_seeds))
+    else:
+        X, y = (array[: size.uci_rows] for array in uci.load(task.dataset, data_dir))
+        if task.split == PAPER:
+            split = splits.random_split(len(y))
+            yield _fold(0, uci.paper_scaling(Table(X, y), split), split, range(size.seeds))
+        else:  # test sets without their copies are small and heavy-tailed: splits differ more than seeds
+            for k in range(size.seeds):
+                split = splits.duplicate_safe(splits.random_split(len(y), k), X)
+                yield _fold(k, uci.paper_scaling(Table(X, y), split), split, (k,))
+
+
+def _fold(index: int, scaled: Scaled, split: Split, seeds: Sequence[int]) -> Fold:
+    digest = hashlib.sha256()
+    for rows in split:
+        digest.update(len(rows).to_bytes(8, "little") + rows.astype("<i8").tobytes())
+    return Fold(index, scaled.train, scaled.validation, scaled.test, tuple(seeds), digest.hexdigest()[:16])
+
+
+def _cross_validation(table: Table, size: Size) -> Iterator[Fold]:
+    """Repeated K-fold; a tenth of each training fold validates. Everything is scaled on what is left to train on."""
+    from sklearn.model_selection import RepeatedKFold, train_test_split
+
+    cut = RepeatedKFold(n_splits=size.cv_folds, n_repeats=size.cv_repeats, random_state=0)
+    for k, (rest, test) in enumerate(cut.split(table.X)):
+        train, validation = train_test_split(rest, test_size=0.1, random_state=k)
+        split = Split(train, validation, test)
+        yield _fold(k, uci.safe_scaling(table, split), split, (k,))
+
+
+# ---- small sets ----------------------------------------------------------------------------------------------------
+
+
+def _diabetes(rows: int) -> Table:
+    """442 rows."""
+    from sklearn.datasets import load_diabetes
+
+    X, y = load_diabetes(return_X_y=True)
+    return _first(X, y, rows)
+
+
+def _friedman(number: int, noise: float) -> Callable[[int], Table]:
+    def make(rows: int) -> Table:
+        from sklearn import datasets
+
+        generate = getattr(datasets, f"make_friedman{number}")
+        return _first(*generate(n_samples=rows, noise=noise, random_state=0), rows)
+
+    return make
+
+
+def _linear(rows: int) -> Table:
+    """Twenty inputs, ten of which count, and noise of a third of the signal's spread."""
+    from sklearn.datasets import make_regression
+
+    X, y = make_regression(n_samples=rows, n_features=20, n_informative=10, noise=70.0, random_state=0)
+    return _first(X, y, rows)
+
+
+def _hetero1d(rows: int) -> Table:
+    """y = sin(2 pi x) + (0.05 + 0.45 x^2) e for x in [-1, 1]: hardly any noise in the middle, much at the ends."""
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-1.0, 1.0, rows)
+    y = np.sin(2.0 * np.pi * x) + (0.05 + 0.45 * x**2) * generator.standard_normal(rows)
+    return Table(x[:, None], y)
+
+
+def _step1d(rows: int) -> Table:
+    x, y = step1d.draw(rows, generator=torch.Generator().manual_seed(0), amplitude=step1d.AMPLITUDE)
+    return Table(x.double().numpy(), y.double().numpy())
+
+
+def _first(X: Floats, y: Floats, rows: int) -> Table:
+    return Table(np.asarray(X[:rows], dtype=np.float64), np.asarray(y[:rows], dtype=np.float64))
+
+
+SMALL: Mapping[str, Callable[[int], Table]] = MappingProxyType(
+    {
+        "diabetes": _diabetes,
+        # The noise of Friedman (1991): a third of the signal's spread in the last two, a fifth in the first.
+        "friedman1": _friedman(1, 1.0),
+        "friedman2": _friedman(2, 125.0),
+        "friedman3": _friedman(3, 0.1),
+        "linear": _linear,
+        "hetero1d": _hetero1d,
+        "step1d": _step1d,
+    }
+)
+
+FULL = Size(
+    tasks=(
+        *(Task(PAPER, name) for name in (*UCI, *OOKLA)),
+        *(Task(SAFE, name) for name in UCI),
+        *(Task(CV, name) for name in SMALL),
+    )
+)
+QUICK = replace(
+    FULL,
+    tasks=(Task(PAPER, "pol"), Task(SAFE, "keggdirected"), Task(CV, "diabetes"), Task(CV, "hetero1d")),
+    seeds=1,
+    cv_folds=2,
+    cv_repeats=1,
+    uci_rows=600,
+    small_rows=200,
+)

@@ -1,0 +1,409 @@
+"""How good the predictions are beside what a user would take instead; a table for each way of splitting the data.
+
+    python benchmarks/quality.py --data-dir DATA                      # everything -> results/quality
+    python benchmarks/quality.py --only paper-pol,cv --models deepbasis,catboost
+    python benchmarks/quality.py --quick                              # does it run? a minute, nothing is kept
+
+A part is one model on one data set and split, named SPLIT-DATASET-MODEL: all its seeds or folds. It is recorded when it
+is done and never computed again, so a call that was cut short goes on where it was, several calls may work on one
+folder side by side, and a peer may run in an environment of its own. The tables are made from whatever parts there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from _quality_data import COPY_FREE, CV, FULL, OOKLA, QUICK, SPLITS, Fold, Size, Task, folds
+from _quality_peers import METRICS, MODELS, OURS, Effort, Model, score
+from deepbasis.datasets._download import data_folder
+from deepbasis.datasets.ookla import ATTRIBUTION
+from deepbasis.engine import devices
+from deepbasis.errors import CheckpointMismatchError, InputError
+from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, number, provenance, summary
+
+LOWER_IS_BETTER = METRICS[:4]
+COMPARED = ("nll", "crps")
+LABELS = {"nll": "NLL", "crps": "CRPS", "mae": "MAE", "rmse": "RMSE", "coverage_95": "coverage", "width_95": "width"}
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    arguments = parse()
+    size = QUICK if arguments.quick else FULL
+    if arguments.seeds is not None:
+        size = replace(size, seeds=arguments.seeds, ookla_seeds=min(arguments.seeds, size.ookla_seeds))
+    if arguments.quick and data_folder(arguments.data_dir) is None:
+        print("no folder of data sets: the UCI sets are left out")
+        size = replace(size, tasks=tuple(task for task in size.tasks if task.split == CV))
+    effort = Effort(devices.present(arguments.device), torch.get_num_threads(), limit=3 if arguments.quick else None)
+    with tempfile.TemporaryDirectory() as nowhere:
+        out = arguments.out or (nowhere if arguments.quick else "results/quality")
+        folder = Folder(Path(out), effort.device)
+        wanted = Wanted(tuple(arguments.models), tuple(arguments.only))
+        parts = list(collect(folder, size, effort, wanted, arguments.data_dir))
+        write(folder, size, parts)
+    print(f"{len(parts)} parts" + ("" if out == nowhere else f"; the tables are in {out}"))
+
+
+def parse() -> argparse.Namespace:
+    def words(text: str) -> list[str]:
+        return [word.strip() for word in text.split(",") if word.strip()]
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, help="where the data sets are; $DEEPBASIS_DATA by default")
+    parser.add_argument("--out", help="where parts and tables go; results/quality by default")
+    parser.add_argument("--device", default="auto", help="of the models that can use a GPU")
+    parser.add_argument(
+        "--only",
+        type=words,
+        action="extend",
+        default=[],
+        metavar="PREFIX,...",
+        help="compute only the parts whose names begin so; may be repeated",
+    )
+    parser.add_argument(
+        "--models", type=words, default=list(MODELS), help=f"compute only these of: {', '.join(MODELS)}"
+    )
+    parser.add_argument(
+        "--seeds", type=int, help="fewer seeds or splits than 5 on UCI and 3 on Ookla; the part keeps it"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small, and in a folder that is deleted unless --out is given"
+    )
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.models if name not in MODELS]
+    if unknown or not arguments.models:
+        parser.error(f"--models: {', '.join(unknown) or 'nothing'} is not among {', '.join(MODELS)}")
+    if arguments.seeds is not None and arguments.seeds < 1:
+        parser.error("--seeds must be at least 1")
+    return arguments
+
+
+# ---- parts ---------------------------------------------------------------------------------------------------------
+
+
+class Wanted(NamedTuple):
+    """What is to be computed if it is not there."""
+
+    models: Sequence[str] = tuple(MODELS)
+    only: Sequence[str] = ()
+
+    def has(self, name: str, model: str) -> bool:
+        return model in self.models and (not self.only or name.startswith(tuple(self.only)))
+
+
+def collect(
+    folder: Folder,
+    size: Size,
+    effort: Effort,
+    wanted: Wanted,
+    data_dir: Path | None = None,
+    models: Mapping[str, Model] = MODELS,
+) -> Iterator[Part]:
+    """Every part that is there or can be made; what cannot be is said once."""
+    said: set[str] = set()
+
+    def leave_out(reason: str) -> None:
+        if reason not in said:
+            said.add(reason)
+            folder.tell(reason)
+
+    for task in dict.fromkeys(task.recorded for task in size.tasks):
+        data = cache(lambda task=task: list(folds(task, size, data_dir)))  # read only if a part must be computed
+        for model in models.values():
+            name = f"{task.split}-{task.dataset}-{model.name}"
+            recorded = (folder.path / "parts" / f"{name}.safetensors").exists()
+            if not recorded and not wanted.has(name, model.name):
+                continue
+            if not recorded and not model.installed:
+                leave_out(f"{model.name} is left out: the package {model.package} is not installed")
+                continue
+            try:
+                if recorded or not _too_many(model, data()[0]):
+                    yield _part(folder, name, task, model, size, effort, data)
+            except CheckpointMismatchError as error:
+                leave_out(f"left out: {error}")
+            except InputError as error:
+                leave_out(f"{task.dataset} is left out: {error}")
+
+
+def _too_many(model: Model, fold: Fold) -> bool:
+    return model.most_rows is not None and len(fold.train.y) + len(fold.validation.y) > model.most_rows
+
+
+def _part(
+    folder: Folder, name: str, task: Task, model: Model, size: Size, effort: Effort, data: Callable[[], list[Fold]]
+) -> Part:
+    # The device that computes is the one that is recorded.
+    where = effort if model.on_gpu else replace(effort, device=CPU)
+    what = {"dataset": task.dataset, "split": task.split, "model": model.name}
+    settings = {
+        **what,
+        **size.describe(task.split),
+        "limit": effort.limit,
+        "options": json.loads(json.dumps(dict(model.options))),  # as they come back from a file: lists for tuples
+    }
+
+    def compute() -> Content:
+        first = data()[0]
+        values = {
+            **what,
+            "rows": [len(side.y) for side in (first.train, first.validation, first.test)],
+            "columns": first.columns,
+            "device": where.device.type,
+            "packages": model.packages(),
+            "folds": [record for fold in data() for record in score(model, fold, where)],
+        }
+        return values, {}
+
+    part = replace(folder, device=where.device).part(name, settings, compute)
+    assert part is not None  # without `only` a folder always gives one
+    return part
+
+
+# ---- what the parts say --------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A line of table.csv."""
+
+    dataset: str
+    split: str
+    model: str
+    metric: str
+    mean: float
+    std: float | None
+    """Over seeds or folds (n - 1 in the denominator); none for a single one."""
+    seconds: float
+    """Of one fit, the mean."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model on a data set and split."""
+
+    task: Task
+    model: str
+    folds: Mapping[tuple[int, int], Mapping[str, Any]]
+    """(fold, seed) -> its record; those that broke down are not among them."""
+    broken: int
+    device: str
+
+    def mean(self, metric: str) -> float:
+        return self.summary(metric)[0]
+
+    def summary(self, metric: str) -> tuple[float, float | None]:
+        return summary(record[metric] for record in self.folds.values())
+
+    def rounds(self) -> str:
+        rounds = [record["rounds"] for record in self.folds.values()]
+        return "–" if None in rounds else f"{np.mean(rounds):.0f}"
+
+
+def cells_of(parts: Iterable[Part], tasks: Iterable[Task]) -> list[Cell]:
+    """One for each task and model, in the order of the tasks; without those of which no fit came to an end."""
+    by_task: dict[Task, list[Part]] = {}
+    for part in parts:
+        by_task.setdefault(Task(part.values["split"], part.values["dataset"]), []).append(part)
+    cells = []
+    for task in tasks:
+        _check_same_rows(by_task.get(task.recorded, []))
+        for part in by_task.get(task.recorded, []):
+            records = part.values["folds"]
+            usable = {(r["fold"], r["seed"]): r for r in records if r["error"] is None}
+            cell = Cell(task, part.values["model"], usable, len(records) - len(usable), part.values["device"])
+            if usable:
+                cells.append(cell)
+    return cells
+
+
+def _check_same_rows(parts: Iterable[Part]) -> None:
+    """The parts may come from several machines, with other versions of what draws the folds."""
+    seen: dict[int, tuple[str, str]] = {}
+    for part in parts:
+        for record in part.values["folds"]:
+            digest, name = seen.setdefault(record["fold"], (record["digest"], part.name))
+            if digest != record["digest"]:
+                raise InputError(f"{part.name} and {name} were made on other rows: delete one of them")
+
+
+def rows_of(cells: Iterable[Cell]) -> list[Row]:
+    return [
+        Row(cell.task.dataset, cell.task.split, cell.model, metric, *cell.summary(metric), cell.mean("seconds"))
+        for cell in cells
+        for metric in METRICS
+    ]
+
+
+class Paired(NamedTuple):
+    """`deepbasis` minus the best of the others, fold by fold."""
+
+    dataset: str
+    metric: str
+    peer: str
+    mean: float
+    error: float | None
+    """Standard error of the mean; none for a single pair."""
+    pairs: int
+
+
+def paired(cells: Sequence[Cell], metric: str, ours: str = "deepbasis") -> list[Paired]:
+    """The best of the others is the one with the highest mean difference: chosen after the fact, in its favour."""
+    found = []
+    for own in (cell for cell in cells if cell.model == ours):
+        against = []
+        for other in (cell for cell in cells if cell.task == own.task and cell.model not in OURS):
+            shared = own.folds.keys() & other.folds.keys()
+            if shared:
+                mean, std = summary(own.folds[key][metric] - other.folds[key][metric] for key in sorted(shared))
+                error = None if std is None else std / len(shared) ** 0.5
+                against.append(Paired(own.task.dataset, metric, other.model, mean, error, len(shared)))
+        if against:
+            found.append(max(against, key=lambda pair: pair.mean))
+    return found
+
+
+def average_ranks(cells: Sequence[Cell]) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """model -> metric -> its rank, averaged over the data sets that have all the models; and these data sets."""
+    from scipy.stats import rankdata
+
+    by_place = {(cell.task.dataset, cell.model): cell for cell in cells}
+    models = [name for name in MODELS if any(cell.model == name for cell in cells)]
+    names = list(dict.fromkeys(cell.task.dataset for cell in cells))
+    complete = [name for name in names if all((name, model) in by_place for model in models)]
+    ranks: dict[str, dict[str, float]] = {model: {} for model in models}
+    for metric in LOWER_IS_BETTER if complete else ():
+        table = np.array([[by_place[name, model].mean(metric) for model in models] for name in complete])
+        for model, rank in zip(models, rankdata(table, axis=1).mean(0), strict=True):
+            ranks[model][metric] = float(rank)
+    return ranks, complete
+
+
+# ---- tables --------------------------------------------------------------------------------------------------------
+
+
+def write(folder: Folder, size: Size, parts: Sequence[Part]) -> None:
+    cells = cells_of(parts, size.tasks)
+    folder.write("table.csv", csv_text(rows_of(cells)))
+    folder.write("table.md", markdown(cells, parts))
+    if any(cell.task.dataset in OOKLA for cell in cells):
+        folder.write("ATTRIBUTION.txt", f"The rows of the data sets {', '.join(OOKLA)}: {ATTRIBUTION}\n")
+
+
+def csv_text(rows: Iterable[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields)
+    for row in rows:
+        writer.writerow(["" if v is None else f"{v:.6g}" if isinstance(v, float) else v for v in row])
+    return text.getvalue()
+
+
+INTRODUCTION = """# Quality of predictions
+
+Test scores in units of the standardised target (mean 0 and variance 1 on the training rows). All models of a data set
+get the same rows to train on, to validate on and to be scored on, scaled the same way. No model sees a test row.
+Except under `cv` the bounds that scale the inputs are those of all rows, as in the paper, or of the state.
+
+NLL, CRPS, MAE and RMSE: lower is better, **best** in bold. Coverage is the share of targets inside the central 95 %
+interval, width the mean width of that interval. Seconds are those of one fit, on the device named beside them; a GPU's
+include compilation. Rounds are the epochs, trees or stages that the validation rows chose: where they are near the most
+that a model may use (see below) it was cut short. n is the number of fits that the means are over.
+"""
+
+ABOUT = {
+    "paper": "UCI and Ookla, one fixed random split 8:1:1, n seeds, inputs scaled as the paper does it. The spread "
+    "over seeds says nothing about other splits. Copies of test rows stand among the training rows: 0.4 % of them on "
+    "pol, 6 % on protein, three quarters on the kegg sets.",
+    "duplicate-safe": "UCI, rows with identical inputs kept on one side: n random splits, with one seed each. "
+    f"{' and '.join(COPY_FREE)} have no such rows: theirs are the paper's split and its seeds.",
+    "cv": "Small sets, repeated K-fold cross-validation; a tenth of each training fold validates.",
+}
+
+
+def markdown(cells: Sequence[Cell], parts: Sequence[Part]) -> str:
+    text = [INTRODUCTION]
+    for split in SPLITS:
+        own = [cell for cell in cells if cell.task.split == split]
+        if own:
+            text += [f"## Split `{split}`\n", f"{ABOUT[split]}\n", _scores(own), *_ranks(own), *_paired(own)]
+    present = [name for name in MODELS if any(cell.model == name for cell in cells)]
+    text += ["## Models\n", "\n".join(f"- `{name}`: {MODELS[name].what}." for name in present) + "\n"]
+    text += ["## How it was made\n", provenance(parts), *_versions(parts), *_broken(parts)]
+    if any(cell.task.dataset in OOKLA for cell in cells):
+        text.append(f"{ATTRIBUTION}\n")
+    return "\n".join(text)
+
+
+def _scores(cells: Sequence[Cell]) -> str:
+    lines = []
+    for cell in cells:
+        rivals = [other for other in cells if other.task == cell.task]
+        shown = []
+        for metric in METRICS:
+            mean, std = cell.summary(metric)
+            digits = 3 if metric in ("coverage_95", "width_95") else 4
+            value = number(mean, digits) + ("" if std is None else f" ± {number(std, digits)}")
+            best = metric in LOWER_IS_BETTER and mean == min(other.mean(metric) for other in rivals)
+            shown.append(f"**{value}**" if best else value)
+        seconds = f"{cell.mean('seconds'):.1f} ({cell.device})"
+        lines.append([cell.task.dataset, cell.model, *shown, seconds, cell.rounds(), str(len(cell.folds))])
+    return markdown_table(["data set", "model", *LABELS.values(), "seconds", "rounds", "n"], lines)
+
+
+def _ranks(cells: Sequence[Cell]) -> list[str]:
+    ranks, complete = average_ranks(cells)
+    if not complete:
+        return ["No data set has all these models yet: no ranks.\n"]
+    lines = [[model, *(number(own[metric], 2) for metric in LOWER_IS_BETTER)] for model, own in ranks.items()]
+    return [
+        f"Average ranks over {len(complete)} data sets ({', '.join(complete)}); 1 is best.\n",
+        markdown_table(["model", *(LABELS[metric] for metric in LOWER_IS_BETTER)], lines),
+    ]
+
+
+def _paired(cells: Sequence[Cell]) -> list[str]:
+    lines = [
+        [p.dataset, LABELS[metric], p.peer, number(p.mean), number(p.error), str(p.pairs)]
+        for metric in COMPARED
+        for p in paired(cells, metric)
+    ]
+    if not lines:
+        return []
+    return [
+        "`deepbasis` minus the best of the others on the same folds and seeds (below zero `deepbasis` is better). The "
+        "best is the one that it beats by least, picked on these very scores. The standard error is that of n "
+        "differences taken as independent; folds and splits share training rows, so it is on the small side.\n",
+        markdown_table(["data set", "metric", "best of the others", "mean difference", "standard error", "n"], lines),
+    ]
+
+
+def _versions(parts: Sequence[Part]) -> list[str]:
+    found = sorted({f"{name} {v}" for part in parts for name, v in part.values["packages"].items()})
+    return [f"Versions of the peers: {', '.join(found)}.\n"] if found else []
+
+
+def _broken(parts: Sequence[Part]) -> list[str]:
+    lines = [
+        f"- {part.name}, fold {record['fold']}, seed {record['seed']}: {record['error']}"
+        for part in parts
+        for record in part.values["folds"]
+        if record["error"] is not None
+    ]
+    return ["Fits that broke down, and are in no mean:\n", "\n".join(lines) + "\n"] if lines else []
+
+
+if __name__ == "__main__":
+    main()

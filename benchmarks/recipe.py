@@ -1,0 +1,355 @@
+"""The recipe's ablation: one factor at a time, then together, scored on validation rows. No test row is ever looked at.
+
+    python benchmarks/recipe.py --data-dir FOLDER [--device cuda] [--only TRIAL ...] [--datasets pol,protein]
+
+The rows are those of the duplicate-safe split without its test rows: the training rows are split once more, into rows
+to fit and rows to select the epoch (and to calibrate) on, and the scores are of the split's validation rows. A part is
+one trial on one data set, its seeds trained as one stack; `results/recipe/table.md` compares each trial with the base,
+seed by seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import RidgeCV
+from sklearn.preprocessing import QuantileTransformer
+from torch import nn
+
+from deepbasis.datasets import ookla, splits, uci
+from deepbasis.engine import devices
+from deepbasis.engine.batches import Rows
+from deepbasis.engine.members import Member
+from deepbasis.engine.settings import settings_for
+from deepbasis.experiments.fitting import fit
+from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, provenance
+from deepbasis.gp import metrics
+from deepbasis.gp.calibration import variance_scale
+from deepbasis.gp.embedding import Periodic, PiecewiseLinear, quantile_edges
+from deepbasis.gp.methods import build
+from deepbasis.gp.model import DeepBasisGP
+from deepbasis.gp.predictive import Gaussian, GaussianMixture, Predictive, mixture
+from deepbasis.tables.preprocessing import Preprocessor
+
+UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
+OOKLA = ("fixed-new-mexico",)
+METRICS = ("nll", "crps", "mae", "coverage_95")
+CALIBRATION_PRIOR_ROWS = 20.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Every factor of the recipe that is tried."""
+
+    method: str = "dbk-silu"
+    objective: str = "dppgp"
+    rank: int = 128
+    width: int = 64
+    blocks: int = 2
+    inner: int | None = None
+    scaling: str = "robust"
+    """"robust": the product's own; "minmax", "standard", "quantile"."""
+    embedding: str = "none"
+    """Or "periodic:SCALE", "piecewise:BINS"."""
+    learning_rate: float = 3e-3
+    noise_learning_rate: float = 2e-2
+    posterior_learning_rate: float | None = None
+    noise: float | None = 1e-2
+    """The initial noise variance; None is half of what a ridge regression leaves."""
+    noise_parameterisation: str = "log"
+    schedule: str = "cosine"
+    warmup_steps: int = 0
+    average: float | None = None
+    batch_size: int = 512
+    steps: int = 6_000
+    weight_decay: float = 1e-2
+    alpha: float = 0.0
+    beta: float = 0.1
+    bootstrap: bool = False
+
+
+BASE = Trial()
+TRIALS: dict[str, Trial] = {
+    "base": BASE,
+    "noise-rate-3e-3": replace(BASE, noise_learning_rate=3e-3),
+    "noise-rate-1e-1": replace(BASE, noise_learning_rate=1e-1),
+    "noise-clamped": replace(BASE, noise_parameterisation="clamp", noise_learning_rate=3e-3),
+    "noise-start-1e-1": replace(BASE, noise=1e-1),
+    "noise-start-ridge": replace(BASE, noise=None),
+    "posterior-rate-1e-3": replace(BASE, posterior_learning_rate=1e-3),
+    "posterior-rate-1e-2": replace(BASE, posterior_learning_rate=1e-2),
+    "rate-1e-3": replace(BASE, learning_rate=1e-3),
+    "rate-1e-2": replace(BASE, learning_rate=1e-2),
+    "constant": replace(BASE, schedule="constant"),
+    "constant-averaged": replace(BASE, schedule="constant", average=0.995),
+    "averaged": replace(BASE, average=0.995),
+    "warmup-300": replace(BASE, warmup_steps=300),
+    "batch-128": replace(BASE, batch_size=128),
+    "batch-256": replace(BASE, batch_size=256),
+    "batch-1024": replace(BASE, batch_size=1024),
+    "steps-2000": replace(BASE, steps=2_000),
+    "steps-18000": replace(BASE, steps=18_000),
+    "minmax": replace(BASE, scaling="minmax"),
+    "standard": replace(BASE, scaling="standard"),
+    "quantile": replace(BASE, scaling="quantile"),
+    "periodic-0.1": replace(BASE, embedding="periodic:0.1"),
+    "periodic-0.5": replace(BASE, embedding="periodic:0.5"),
+    "piecewise-16": replace(BASE, embedding="piecewise:16"),
+    "width-128": replace(BASE, width=128),
+    "blocks-3": replace(BASE, blocks=3),
+    "inner-256": replace(BASE, inner=256),
+    "rank-32": replace(BASE, rank=32),
+    "rank-256": replace(BASE, rank=256),
+    "detached": replace(BASE, objective="dppgp-detached", alpha=0.1),
+    "alpha-0.1": replace(BASE, alpha=0.1),
+    "alpha-1": replace(BASE, alpha=1.0),
+    "beta-0": replace(BASE, beta=0.0),
+    "beta-1": replace(BASE, beta=1.0),
+    "beta-10": replace(BASE, beta=10.0),
+    "decay-0": replace(BASE, weight_decay=0.0),
+    "decay-1e-1": replace(BASE, weight_decay=1e-1),
+    "rbf": replace(BASE, method="dbk-rbf"),
+    "bootstrap": replace(BASE, bootstrap=True),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=Path("results/recipe"))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--datasets", default=",".join((*UCI, *OOKLA)))
+    parser.add_argument("--only", default=None, help="trials, separated by commas; none computes nothing but the table")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=None, help="at most so many of a set, drawn at random")
+    arguments = parser.parse_args()
+    wanted = set(TRIALS) if arguments.only is None else set(arguments.only.split(","))
+    folder = Folder(arguments.out, devices.named(arguments.device), only=("nothing",))
+    found: dict[str, dict[str, Part]] = {}
+    for dataset in arguments.datasets.split(","):
+        data: list[Data] = []  # read once, if at all
+
+        def read(name: str = dataset, data: list[Data] = data) -> Data:
+            if not data:
+                data.append(load(name, arguments.data_dir, arguments.rows))
+            return data[0]
+
+        for name, trial in TRIALS.items():
+            folder.only = () if name in wanted else ("nothing",)
+            part = run(folder, name, trial, dataset, read, arguments.seeds, arguments.rows)
+            if part is not None:
+                found.setdefault(name, {})[dataset] = part
+    write(folder, found)
+
+
+# ---- data ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """Inputs as they are, the target standardised on the rows to fit."""
+
+    X: dict[str, np.ndarray]
+    y: dict[str, np.ndarray]
+
+    def rows(self, scaling: str, dtype: torch.dtype = torch.float32) -> dict[str, Rows]:
+        scale = SCALINGS[scaling](self.X["fit"])
+        return {
+            side: Rows(torch.from_numpy(scale(self.X[side])).to(dtype), torch.from_numpy(self.y[side]).to(dtype))
+            for side in self.X
+        }
+
+
+def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
+    """Rows to fit, to select on, and to score. The test rows of the split are dropped here."""
+    if name in UCI:
+        X, y = uci.load(name, data_dir)
+    else:
+        tiles = ookla.load(name, data_dir)
+        X, y = tiles.X, tiles.download
+    if rows is not None and rows < len(y):
+        some = np.random.default_rng(0).permutation(len(y))[:rows]
+        X, y = X[some], y[some]
+    split = splits.duplicate_safe(splits.random_split(len(y)), X)
+    kind = splits._first_of_its_kind(X)[split.train]
+    group = np.random.default_rng(1).permutation(len(y))[kind]  # copies have the same number
+    to_fit = group >= len(y) // 8
+    parts = {"fit": split.train[to_fit], "select": split.train[~to_fit], "score": split.validation}
+    mean, std = y[parts["fit"]].mean(), y[parts["fit"]].std()
+    return Data({side: X[r] for side, r in parts.items()}, {side: (y[r] - mean) / std for side, r in parts.items()})
+
+
+def _minmax(X: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    low, high = X.min(0), X.max(0)
+    return lambda Z: np.where(high > low, 2.0 * (Z - low) / np.where(high > low, high - low, 1.0) - 1.0, 0.0)
+
+
+def _standard(X: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    mean, std = X.mean(0), X.std(0)
+    return lambda Z: (Z - mean) / np.where(std > 0, std, 1.0)
+
+
+SCALINGS: dict[str, Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]] = {
+    "robust": lambda X: Preprocessor.fit(X).transform,
+    "minmax": _minmax,
+    "standard": _standard,
+    "quantile": lambda X: QuantileTransformer(output_distribution="normal", random_state=0).fit(X).transform,
+}
+
+
+# ---- a part --------------------------------------------------------------------------------------------------------
+
+
+def run(
+    folder: Folder, name: str, trial: Trial, dataset: str, read: Callable[[], Data], seeds: int, rows: int | None
+) -> Part | None:
+    def compute() -> Content:
+        data = read().rows(trial.scaling)
+        x = data["fit"].x
+        noise = _ridge_noise(data["fit"]) if trial.noise is None else trial.noise
+
+        def embedding() -> nn.Module | None:
+            kind, _, value = trial.embedding.partition(":")
+            if kind == "periodic":
+                return Periodic(x.shape[1], scale=float(value))
+            return PiecewiseLinear(quantile_edges(x, int(value))) if kind == "piecewise" else None
+
+        def make(member: Member) -> DeepBasisGP:
+            return build(
+                trial.method,
+                x.shape[1],
+                rank=trial.rank,
+                width=trial.width,
+                blocks=trial.blocks,
+                inner=trial.inner,
+                embedding=None if trial.embedding == "none" else embedding,
+                noise=member.noise,
+                noise_parameterisation=trial.noise_parameterisation,
+                seed=member.seed,
+            )
+
+        steps_an_epoch = -(-len(x) // trial.batch_size)
+        on_gpu = folder.device.type == "cuda"
+        settings = settings_for(
+            trial.method,
+            **{key: value for key, value in asdict(trial).items() if key in _SETTINGS},
+            epochs=max(1, trial.steps // steps_an_epoch),
+            precision="tf32" if on_gpu else "float32",
+        )
+        members = [Member(seed=k, alpha=trial.alpha, beta=trial.beta, noise=noise) for k in range(seeds)]
+        done = fit(make, members, data["fit"], data["select"], settings, device=folder.device)
+        select, score = (done.predict(data[side].x, folder.device) for side in ("select", "score"))
+        values = {"seconds": done.seconds, "rows": len(x), "noise": noise, **_scores(select, score, data)}
+        return values, {}
+
+    return folder.part(f"{name}-{dataset}", {**asdict(trial), "dataset": dataset, "seeds": seeds, "of": rows}, compute)
+
+
+_SETTINGS = (
+    *("objective", "learning_rate", "noise_learning_rate", "posterior_learning_rate", "schedule", "warmup_steps"),
+    *("average", "batch_size", "weight_decay", "bootstrap"),
+)
+
+
+def _ridge_noise(rows: Rows) -> float:
+    x, y = rows.x.double().numpy(), rows.y.double().numpy()
+    left = y - RidgeCV(alphas=np.logspace(-3, 3, 7)).fit(x, y).predict(x)
+    return float(max(0.5 * left.var(), 1e-4))
+
+
+def _scores(select: Sequence[Gaussian], score: Sequence[Gaussian], data: dict[str, Rows]) -> dict[str, Any]:
+    """Of each member and of ensembles of the first few, as they are and calibrated on the rows to select on."""
+
+    def both(selected: Predictive, scored: Predictive) -> dict[str, dict[str, float]]:
+        scale = variance_scale(selected, data["select"].y, prior_rows=CALIBRATION_PRIOR_ROWS)
+        return {"raw": _evaluate(scored, data["score"].y), "calibrated": _evaluate(_scaled(scored, scale), data["score"].y)}
+
+    members = [both(a, b) for a, b in zip(select, score, strict=True)]
+    sizes = [k for k in (2, 3, 5, 8) if k <= len(score)]
+    return {"members": members, "ensembles": {str(k): both(mixture(select[:k]), mixture(score[:k])) for k in sizes}}
+
+
+def _scaled(predicted: Predictive, scale: float) -> Predictive:
+    if isinstance(predicted, Gaussian):
+        return Gaussian(predicted.mean, scale * predicted.variance)
+    return GaussianMixture(predicted.means, scale * predicted.variances)
+
+
+def _evaluate(predicted: Predictive, y: torch.Tensor) -> dict[str, float]:
+    told = metrics.evaluate(predicted, y)
+    return {name: told[name] for name in METRICS}
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+
+def write(folder: Folder, found: dict[str, dict[str, Part]]) -> None:
+    lines = list(_lines(found))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "dataset", "what", "metric", "mean", "std"])
+    writer.writerows(lines)
+    folder.write("table.csv", text.getvalue())
+    folder.write("table.md", _page(found))
+
+
+def _of(part: Part, what: str, metric: str) -> np.ndarray:
+    """"1 raw", "1 calibrated" (of each seed), "5 raw", "5 calibrated" (one number)."""
+    size, how = what.split()
+    rows = part.values["members"] if size == "1" else [part.values["ensembles"][size]]
+    return np.array([row[how][metric] for row in rows])
+
+
+def _lines(found: dict[str, dict[str, Part]]) -> Iterator[list[object]]:
+    for trial, parts in found.items():
+        for dataset, part in parts.items():
+            for what in ("1 raw", "1 calibrated", "5 raw", "5 calibrated"):
+                if what[0] == "1" or what.split()[0] in part.values["ensembles"]:
+                    for metric in METRICS:
+                        values = _of(part, what, metric)
+                        std = f"{values.std(ddof=1):.5g}" if len(values) > 1 else ""
+                        yield [trial, dataset, what, metric, f"{values.mean():.5g}", std]
+
+
+def _page(found: dict[str, dict[str, Part]]) -> str:
+    text = ["# The recipe's factors, on validation rows\n", __doc__.split("\n\n")[2] + "\n"]
+    base = found.get("base", {})
+    datasets = list(base)
+    for metric, what in (("nll", "1 raw"), ("nll", "1 calibrated"), ("crps", "1 raw"), ("nll", "5 raw"), ("nll", "5 calibrated"), ("crps", "5 calibrated")):
+        lines = []
+        for trial, parts in found.items():
+            cells, gains = [], []
+            for dataset in datasets:
+                if dataset not in parts or (what[0] != "1" and what.split()[0] not in parts[dataset].values["ensembles"]):
+                    cells.append("–")
+                    continue
+                values, before = _of(parts[dataset], what, metric), _of(base[dataset], what, metric)
+                if trial == "base":
+                    cells.append(f"{values.mean():.3f}")
+                    continue
+                gain = values.mean() - before.mean() if metric == "nll" else (values.mean() / before.mean() - 1.0)
+                gains.append(gain)
+                paired = values - before if len(values) == len(before) else np.array([np.nan])
+                error = paired.std(ddof=1) / math.sqrt(len(paired)) if len(paired) > 1 else math.nan
+                if metric != "nll":
+                    error = error / before.mean()
+                cells.append(f"{gain:+.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}"))
+            lines.append([trial, *cells, f"{np.mean(gains):+.3f}" if len(gains) == len(datasets) else ""])
+        kind = "NLL, nats" if metric == "nll" else "CRPS, relative"
+        text.append(f"## {kind}: {what.replace('1 ', 'one member, ').replace('5 ', 'five members, ')}\n")
+        text.append(markdown_table(["trial less base", *datasets, "mean"], lines))
+    text.append(provenance([part for parts in found.values() for part in parts.values()]))
+    return "\n".join(text)
+
+
+if __name__ == "__main__":
+    main()
