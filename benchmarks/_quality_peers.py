@@ -129,7 +129,8 @@ def evaluate(predictive: Predictive, y: Float[Tensor, " n"]) -> dict[str, float]
 def _on_cpu(predictive: Predictive) -> Predictive:
     if isinstance(predictive, Gaussian):
         return Gaussian(predictive.mean.double().cpu(), predictive.variance.double().cpu())
-    return GaussianMixture(predictive.means.double().cpu(), predictive.variances.double().cpu())
+    weights = None if predictive.weights is None else predictive.weights.double().cpu()
+    return GaussianMixture(predictive.means.double().cpu(), predictive.variances.double().cpu(), weights)
 
 
 # ---- ours ----------------------------------------------------------------------------------------------------------

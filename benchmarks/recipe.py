@@ -33,17 +33,16 @@ from deepbasis.engine.settings import settings_for
 from deepbasis.experiments.fitting import fit
 from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, provenance
 from deepbasis.gp import metrics
-from deepbasis.gp.calibration import variance_scale
+from deepbasis.gp.calibration import calibrate
 from deepbasis.gp.embedding import Periodic, PiecewiseLinear, quantile_edges
 from deepbasis.gp.methods import build
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.predictive import Gaussian, GaussianMixture, Predictive, mixture
+from deepbasis.gp.predictive import Gaussian, Predictive, mixture
 from deepbasis.tables.preprocessing import Preprocessor
 
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
 OOKLA = ("fixed-new-mexico",)
 METRICS = ("nll", "crps", "mae", "coverage_95")
-CALIBRATION_PRIOR_ROWS = 20.0
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,11 @@ class Trial:
     rank: int = 128
     width: int = 64
     blocks: int = 2
-    inner: int | None = None
-    scaling: str = "robust"
-    """"robust": the product's own; "minmax", "standard", "quantile"."""
+    inner: int = 256
+    scaling: str = "standard"
+    """Or "robust", "minmax", "quantile", "tame"."""
     embedding: str = "none"
-    """Or "periodic:SCALE", "piecewise:BINS"."""
+    """Or "periodic:SCALE", "piecewise:BINS", "x+piecewise:BINS"."""
     learning_rate: float = 3e-3
     noise_learning_rate: float = 2e-2
     posterior_learning_rate: float | None = None
@@ -70,55 +69,63 @@ class Trial:
     warmup_steps: int = 0
     average: float | None = None
     batch_size: int = 512
-    steps: int = 6_000
+    steps: int = 4_000
     weight_decay: float = 1e-2
     alpha: float = 0.0
     beta: float = 0.1
     bootstrap: bool = False
+    selection: str = "crps"
 
 
 BASE = Trial()
+TOGETHER = replace(BASE, steps=12_000, batch_size=1024, noise=None, beta=1.0, average=0.995)
+"""What gained something on its own."""
 TRIALS: dict[str, Trial] = {
     "base": BASE,
-    "noise-rate-3e-3": replace(BASE, noise_learning_rate=3e-3),
-    "noise-rate-1e-1": replace(BASE, noise_learning_rate=1e-1),
-    "noise-clamped": replace(BASE, noise_parameterisation="clamp", noise_learning_rate=3e-3),
-    "noise-start-1e-1": replace(BASE, noise=1e-1),
-    "noise-start-ridge": replace(BASE, noise=None),
-    "posterior-rate-1e-3": replace(BASE, posterior_learning_rate=1e-3),
-    "posterior-rate-1e-2": replace(BASE, posterior_learning_rate=1e-2),
-    "rate-1e-3": replace(BASE, learning_rate=1e-3),
-    "rate-1e-2": replace(BASE, learning_rate=1e-2),
-    "constant": replace(BASE, schedule="constant"),
-    "constant-averaged": replace(BASE, schedule="constant", average=0.995),
-    "averaged": replace(BASE, average=0.995),
-    "warmup-300": replace(BASE, warmup_steps=300),
-    "batch-128": replace(BASE, batch_size=128),
-    "batch-256": replace(BASE, batch_size=256),
-    "batch-1024": replace(BASE, batch_size=1024),
-    "steps-2000": replace(BASE, steps=2_000),
-    "steps-18000": replace(BASE, steps=18_000),
     "minmax": replace(BASE, scaling="minmax"),
-    "standard": replace(BASE, scaling="standard"),
+    "robust": replace(BASE, scaling="robust"),
     "quantile": replace(BASE, scaling="quantile"),
+    "piecewise-16": replace(BASE, embedding="piecewise:16"),
+    "x+piecewise-16": replace(BASE, embedding="x+piecewise:16"),
     "periodic-0.1": replace(BASE, embedding="periodic:0.1"),
     "periodic-0.5": replace(BASE, embedding="periodic:0.5"),
-    "piecewise-16": replace(BASE, embedding="piecewise:16"),
+    "select-nll": replace(BASE, selection="nll"),
+    "inner-64": replace(BASE, inner=64),
     "width-128": replace(BASE, width=128),
-    "blocks-3": replace(BASE, blocks=3),
-    "inner-256": replace(BASE, inner=256),
-    "rank-32": replace(BASE, rank=32),
-    "rank-256": replace(BASE, rank=256),
-    "detached": replace(BASE, objective="dppgp-detached", alpha=0.1),
+    "rate-1e-3": replace(BASE, learning_rate=1e-3),
+    "rate-1e-2": replace(BASE, learning_rate=1e-2),
+    "averaged": replace(BASE, average=0.995),
+    "constant-averaged": replace(BASE, schedule="constant", average=0.995),
+    "batch-256": replace(BASE, batch_size=256),
+    "batch-1024": replace(BASE, batch_size=1024),
+    "noise-rate-3e-3": replace(BASE, noise_learning_rate=3e-3),
+    "noise-rate-1e-1": replace(BASE, noise_learning_rate=1e-1),
+    "noise-start-1e-1": replace(BASE, noise=1e-1),
+    "noise-start-ridge": replace(BASE, noise=None),
     "alpha-0.1": replace(BASE, alpha=0.1),
-    "alpha-1": replace(BASE, alpha=1.0),
     "beta-0": replace(BASE, beta=0.0),
     "beta-1": replace(BASE, beta=1.0),
     "beta-10": replace(BASE, beta=10.0),
-    "decay-0": replace(BASE, weight_decay=0.0),
+    "steps-12000": replace(BASE, steps=12_000),
+    "rank-32": replace(BASE, rank=32),
+    "rank-256": replace(BASE, rank=256),
+    "blocks-3": replace(BASE, blocks=3),
+    "posterior-rate-1e-2": replace(BASE, posterior_learning_rate=1e-2),
     "decay-1e-1": replace(BASE, weight_decay=1e-1),
-    "rbf": replace(BASE, method="dbk-rbf"),
     "bootstrap": replace(BASE, bootstrap=True),
+    "rbf": replace(BASE, method="dbk-rbf"),
+    "detached": replace(BASE, objective="dppgp-detached", alpha=0.1),
+    "alpha-1": replace(BASE, alpha=1.0),
+    "noise-clamped": replace(BASE, noise_parameterisation="clamp", noise_learning_rate=3e-3),
+    "posterior-rate-1e-3": replace(BASE, posterior_learning_rate=1e-3),
+    "constant": replace(BASE, schedule="constant"),
+    "warmup-300": replace(BASE, warmup_steps=300),
+    "steps-1000": replace(BASE, steps=1_000),
+    "together": TOGETHER,
+    "together-tame": replace(TOGETHER, scaling="tame"),
+    "together-width-128": replace(TOGETHER, width=128),
+    "together-periodic-0.1": replace(TOGETHER, embedding="periodic:0.1"),
+    "together-steps-4000": replace(TOGETHER, steps=4_000),
 }
 
 
@@ -198,10 +205,22 @@ def _standard(X: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     return lambda Z: (Z - mean) / np.where(std > 0, std, 1.0)
 
 
+def _tame(X: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Standardised, and beyond five standard deviations only logarithmically larger."""
+    standard = _standard(X)
+
+    def scale(Z: np.ndarray) -> np.ndarray:
+        z = standard(Z)
+        return np.copysign(np.where(np.abs(z) > 5.0, 5.0 + np.log1p(np.maximum(np.abs(z) - 5.0, 0.0)), np.abs(z)), z)
+
+    return scale
+
+
 SCALINGS: dict[str, Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]] = {
     "robust": lambda X: Preprocessor.fit(X).transform,
     "minmax": _minmax,
     "standard": _standard,
+    "tame": _tame,
     "quantile": lambda X: QuantileTransformer(output_distribution="normal", random_state=0).fit(X).transform,
 }
 
@@ -217,11 +236,12 @@ def run(
         x = data["fit"].x
         noise = _ridge_noise(data["fit"]) if trial.noise is None else trial.noise
 
-        def embedding() -> nn.Module | None:
+        def embedding() -> nn.Module:
             kind, _, value = trial.embedding.partition(":")
             if kind == "periodic":
                 return Periodic(x.shape[1], scale=float(value))
-            return PiecewiseLinear(quantile_edges(x, int(value))) if kind == "piecewise" else None
+            piecewise = PiecewiseLinear(quantile_edges(x, int(value)))
+            return Beside(piecewise, x.shape[1]) if kind == "x+piecewise" else piecewise
 
         def make(member: Member) -> DeepBasisGP:
             return build(
@@ -254,9 +274,20 @@ def run(
     return folder.part(f"{name}-{dataset}", {**asdict(trial), "dataset": dataset, "seeds": seeds, "of": rows}, compute)
 
 
+class Beside(nn.Module):
+    """An embedding, with the inputs themselves beside it."""
+
+    def __init__(self, embedding: PiecewiseLinear, columns: int) -> None:
+        super().__init__()
+        self.embedding, self.columns, self.width = embedding, columns, columns + embedding.width
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, self.embedding(x)], 1)
+
+
 _SETTINGS = (
     *("objective", "learning_rate", "noise_learning_rate", "posterior_learning_rate", "schedule", "warmup_steps"),
-    *("average", "batch_size", "weight_decay", "bootstrap"),
+    *("average", "batch_size", "weight_decay", "bootstrap", "selection"),
 )
 
 
@@ -270,18 +301,12 @@ def _scores(select: Sequence[Gaussian], score: Sequence[Gaussian], data: dict[st
     """Of each member and of ensembles of the first few, as they are and calibrated on the rows to select on."""
 
     def both(selected: Predictive, scored: Predictive) -> dict[str, dict[str, float]]:
-        scale = variance_scale(selected, data["select"].y, prior_rows=CALIBRATION_PRIOR_ROWS)
-        return {"raw": _evaluate(scored, data["score"].y), "calibrated": _evaluate(_scaled(scored, scale), data["score"].y)}
+        calibrated = calibrate(selected, data["select"].y).apply(scored)
+        return {"raw": _evaluate(scored, data["score"].y), "calibrated": _evaluate(calibrated, data["score"].y)}
 
     members = [both(a, b) for a, b in zip(select, score, strict=True)]
     sizes = [k for k in (2, 3, 5, 8) if k <= len(score)]
     return {"members": members, "ensembles": {str(k): both(mixture(select[:k]), mixture(score[:k])) for k in sizes}}
-
-
-def _scaled(predicted: Predictive, scale: float) -> Predictive:
-    if isinstance(predicted, Gaussian):
-        return Gaussian(predicted.mean, scale * predicted.variance)
-    return GaussianMixture(predicted.means, scale * predicted.variances)
 
 
 def _evaluate(predicted: Predictive, y: torch.Tensor) -> dict[str, float]:
@@ -303,7 +328,7 @@ def write(folder: Folder, found: dict[str, dict[str, Part]]) -> None:
 
 
 def _of(part: Part, what: str, metric: str) -> np.ndarray:
-    """"1 raw", "1 calibrated" (of each seed), "5 raw", "5 calibrated" (one number)."""
+    """ "1 raw", "1 calibrated" (of each seed), "5 raw", "5 calibrated" (one number)."""
     size, how = what.split()
     rows = part.values["members"] if size == "1" else [part.values["ensembles"][size]]
     return np.array([row[how][metric] for row in rows])
@@ -324,12 +349,21 @@ def _page(found: dict[str, dict[str, Part]]) -> str:
     text = ["# The recipe's factors, on validation rows\n", __doc__.split("\n\n")[2] + "\n"]
     base = found.get("base", {})
     datasets = list(base)
-    for metric, what in (("nll", "1 raw"), ("nll", "1 calibrated"), ("crps", "1 raw"), ("nll", "5 raw"), ("nll", "5 calibrated"), ("crps", "5 calibrated")):
+    for metric, what in (
+        ("nll", "1 raw"),
+        ("nll", "1 calibrated"),
+        ("crps", "1 raw"),
+        ("nll", "5 raw"),
+        ("nll", "5 calibrated"),
+        ("crps", "5 calibrated"),
+    ):
         lines = []
         for trial, parts in found.items():
             cells, gains = [], []
             for dataset in datasets:
-                if dataset not in parts or (what[0] != "1" and what.split()[0] not in parts[dataset].values["ensembles"]):
+                if dataset not in parts or (
+                    what[0] != "1" and what.split()[0] not in parts[dataset].values["ensembles"]
+                ):
                     cells.append("–")
                     continue
                 values, before = _of(parts[dataset], what, metric), _of(base[dataset], what, metric)

@@ -101,7 +101,9 @@ def test_fit_predict_evaluate(here, tmp_path, ending):
     mean, std = loaded.predict(new[list(loaded.feature_names_in_)], return_std=True)
     np.testing.assert_allclose(predicted["mean"], mean, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(predicted["std"], std, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(predicted["upper_95"] - predicted["lower_95"], 2 * 1.959964 * std, rtol=1e-5)
+    lower, upper = loaded.predict_interval(new[list(loaded.feature_names_in_)])
+    np.testing.assert_allclose(predicted["lower_95"], lower, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(predicted["upper_95"], upper, rtol=1e-9, atol=1e-9)
     scores = json.loads(good("evaluate", model, f"new.{ending}", "-t", "price", "--json").stdout)
     expected = loaded.evaluate(new[list(loaded.feature_names_in_)], new["price"])
     assert scores == pytest.approx({"rows": 30, **expected}, rel=1e-9)
@@ -148,6 +150,7 @@ def test_options_reach_the_estimator(here, tmp_path):
         "method": "sv-rbf", "recipe": "paper", "objective": "ppgp", "rank": 5, "width": 6, "blocks": 1, "alpha": 0.5,
         "beta": 0.25, "members": 2, "epochs": 2, "batch_size": 40, "learning_rate": 0.002, "weight_decay": 0.5,
         "validation_fraction": 0.3, "patience": 1, "dtype": "float64", "device": "cpu", "compile": False,
+        "calibrate": True,
     }  # fmt: skip
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value).lower())]
     good("fit", "train.csv", "-t", "price", "--out", str(tmp_path / "m"), "--seed", "7", "--quiet", *words)
@@ -456,6 +459,7 @@ BAD: dict[str, list[str]] = {
     f"{FIT} --dtype float16": ["--dtype must be one of", "float32"],
     f"{FIT} --device quantum": ["--device must be", "quantum", "cpu"],
     f"{FIT} --compile maybe": ["--compile must be", "maybe"],
+    f"{FIT} --calibrate maybe": ["--calibrate must be", "maybe"],
     # columns
     "fit train.csv -t prise --out out": ["'train.csv' has no column 'prise'; did you mean 'price'?"],
     "fit train.csv -t zzz --out out": ["'train.csv' has no column 'zzz'; it has 'order'"],

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ from sklearn.preprocessing import StandardScaler
 from deepbasis import DeepBasisRegressor, arguments, estimator, predictions
 from deepbasis.errors import FileFormatError, InputError, NumericalError
 from deepbasis.estimator import FitWarning, _Table
-from deepbasis.gp.calibration import variance_scale
+from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.methods import METHODS
+from deepbasis.gp.predictive import GaussianMixture
 from deepbasis.planning import make_plan
-from deepbasis.recipes import FLOAT64_ROWS, RECIPES, Recipe
+from deepbasis.recipes import FLOAT64_ROWS, RECIPES
 from deepbasis.tables.preprocessing import Preprocessor
 
 Floats = NDArray[np.float64]
@@ -125,8 +126,9 @@ def test_every_method_predicts_a_distribution_no_narrower_than_its_noise(method:
     mean, std = model.predict(100 * X, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()
-    noise = model.variance_scale_ * model.noise_
-    assert (std**2 >= noise.mean() * (1 - 1e-9)).all()
+    assert model.calibration_ is not None
+    noise = np.outer(model.calibration_.scales, model.noise_).ravel()
+    assert (std**2 >= model.calibration_.mean_scale * model.noise_.mean() * (1 - 1e-9)).all()
     assert (model.predict_dist(X).variances.numpy() >= noise[:, None] * (1 - 1e-9)).all()
     assert len(model.models_) == 2
 
@@ -160,8 +162,10 @@ def test_mean_and_std_are_those_of_the_distribution(fitted: Fitted) -> None:
     mean, std = fitted.model.predict(fitted.X, return_std=True)
     dist = fitted.model.predict_dist(fitted.X)
     np.testing.assert_array_equal(mean, fitted.model.predict(fitted.X))
-    close(mean, dist.means.numpy().mean(0))
-    close(std**2, dist.variances.numpy().mean(0) + dist.means.numpy().var(0))
+    assert dist.weights is not None
+    means, shares = dist.means.numpy(), dist.weights.numpy()
+    close(mean, shares @ means, atol=1e-15)
+    close(std**2, shares @ (dist.variances.numpy() + (means - mean) ** 2))
 
 
 @pytest.mark.parametrize("coverage", [0.5, 0.95, 0.999])
@@ -208,8 +212,11 @@ def test_functions_have_the_mean_and_the_noise_free_variance(fitted: Fitted) -> 
     n = 400
     draws = fitted.model.sample_functions(n, random_state=0)(fitted.X)
     dist = fitted.model.predict_dist(fitted.X)
-    within = (dist.variances.numpy() - fitted.model.variance_scale_ * fitted.model.noise_[:, None]).mean(0)
-    std = np.sqrt(within + dist.means.numpy().var(0))
+    calibration = fitted.model.calibration_
+    assert calibration is not None
+    assert abs(math.log(calibration.mean_scale)) > 0.1
+    own = dist.variances[:2].numpy() / calibration.scales[0] - fitted.model.noise_[:, None]
+    std = np.sqrt(calibration.mean_scale * own.mean(0) + dist.means[:2].numpy().var(0))
     assert (np.abs(draws.mean(1) - dist.mean.numpy()) < 5 * std / math.sqrt(n)).all()
     assert (np.abs(draws.std(1) / std - 1) < 0.3).all()
     assert abs(np.median(draws.std(1) / std) - 1) < 0.05
@@ -219,13 +226,14 @@ def test_evaluate_equals_the_metrics_by_hand(fitted: Fitted) -> None:
     X, y = easy(80, seed=5)
     found = fitted.model.evaluate(X, y)
     dist = fitted.model.predict_dist(X)
-    means, stds = dist.means.numpy(), dist.variances.sqrt().numpy()
+    assert dist.weights is not None
+    means, stds, shares = dist.means.numpy(), dist.variances.sqrt().numpy(), dist.weights.numpy()
     error = y - fitted.model.predict(X)
     lower, upper = fitted.model.predict_interval(X)
-    log_density = logsumexp(stats.norm.logpdf(y, means, stds), axis=0) - math.log(len(means))
+    log_density = logsumexp(stats.norm.logpdf(y, means, stds), axis=0, b=shares[:, None])
     grid = np.linspace((means - 12 * stds).min(), (means + 12 * stds).max(), 40_001)
     crps = [
-        np.trapezoid((stats.norm.cdf(grid[:, None], means[:, k], stds[:, k]).mean(1) - (grid >= y[k])) ** 2, grid)
+        np.trapezoid((stats.norm.cdf(grid[:, None], means[:, k], stds[:, k]) @ shares - (grid >= y[k])) ** 2, grid)
         for k in range(len(y))
     ]
     close(found["mae"], np.abs(error).mean())
@@ -470,7 +478,7 @@ def test_groups_change_which_rows_are_validated_on() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"objective": "mml"}, {"method": "sv-dkl"}, {"method": "dnn"}, {"calibrate": True}],
+    [{}, {"objective": "mml"}, {"method": "sv-dkl"}, {"method": "dnn"}, {"calibrate": False}],
     ids=str,
 )
 def test_an_integer_weight_is_a_repetition(changes: dict[str, Any]) -> None:
@@ -480,7 +488,9 @@ def test_an_integer_weight_is_a_repetition(changes: dict[str, Any]) -> None:
     repeated = small(epochs=10, **changes).fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
     close(weighted.predict(X, True), repeated.predict(X, True), rtol=1e-6, atol=1e-8)
     close(weighted.noise_, repeated.noise_, rtol=1e-6)
-    close(weighted.variance_scale_, repeated.variance_scale_, rtol=1e-7)
+    if changes.get("calibrate", True):
+        close(weighted.calibration_.scales, repeated.calibration_.scales, rtol=1e-7)
+        close(weighted.calibration_.weights, repeated.calibration_.weights, rtol=1e-7)
     close(weighted.history_[0]["validation"], repeated.history_[0]["validation"], rtol=1e-6)
     assert weighted.validation_ == pytest.approx(repeated.validation_, rel=1e-6)
 
@@ -630,7 +640,7 @@ def test_fitted_attributes_are_consistent(method: str) -> None:
         assert {len(values) for values in history.values()} == {25}
         best = int(np.argmin(history["validation"]))
         close(model.noise_[k], history["noise"][best] * model.target_.scale**2, rtol=1e-9)
-        own = dist.variances[k].numpy() / model.variance_scale_
+        own = dist.variances[k].numpy() / model.calibration_.scales[0]
         density = stats.norm.logpdf(outside.y, dist.means[k].numpy(), np.sqrt(own))
         close(history["validation"][best], -density.mean() - math.log(model.target_.scale), rtol=1e-6)
     found = dict(model.validation_)
@@ -664,9 +674,9 @@ def test_a_network_s_variance_is_that_of_its_validation_residuals() -> None:
     model = small(method="dnn", epochs=40).fit(X, y)
     _, outside = model._split(_Table(X, y))
     dist = model.predict_dist(outside.X)
-    residuals = outside.y - dist.means.numpy()
+    residuals = outside.y - dist.means[:2].numpy()
     close(model.noise_, (residuals**2).mean(1), rtol=1e-6)
-    expected = model.variance_scale_ * model.noise_[:, None]
+    expected = np.outer(model.calibration_.scales, model.noise_).reshape(-1, 1)
     close(dist.variances.numpy(), np.broadcast_to(expected, dist.variances.shape), rtol=1e-6)
     far = model.predict_dist(1000 * X)
     close(far.variances.numpy(), np.broadcast_to(expected, far.variances.shape), rtol=1e-6)
@@ -679,51 +689,61 @@ def calibrated_pair(X: Any, y: Floats, **changes: Any) -> tuple[DeepBasisRegress
     return small(calibrate=False, **changes).fit(X, y), small(calibrate=True, **changes).fit(X, y)
 
 
+def assert_scaled(calibration: Calibration | None, before: GaussianMixture, after: GaussianMixture) -> None:
+    """After is before with every scale of the variance, each with its weight."""
+    assert calibration is not None
+    assert before.weights is None
+    assert after.weights is not None
+    copies, members = len(calibration.scales), len(before.means)
+    np.testing.assert_array_equal(after.means.numpy(), np.tile(before.means.numpy(), (copies, 1)))
+    expected = np.concatenate([scale * before.variances.numpy() for scale in calibration.scales])
+    close(after.variances.numpy(), expected, rtol=1e-6)
+    close(after.weights.numpy(), np.repeat(calibration.weights, members) / members)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{}, {"members": 1}, {"objective": "mml"}, {"method": "sv-dkl"}, {"method": "dnn"}, {"dtype": "float32"}],
     ids=str,
 )
-def test_the_scale_is_that_of_the_validation_rows_and_multiplies_every_variance(changes: dict[str, Any]) -> None:
+def test_the_scales_are_those_of_the_validation_rows(changes: dict[str, Any]) -> None:
     X, y = easy(200)
     plain, model = calibrated_pair(X, y, epochs=20, **changes)
     _, outside = model._split(_Table(X, y))
-    before, after = plain.predict_dist(X), model.predict_dist(X)
-    assert plain.variance_scale_ == 1.0
-    assert abs(math.log(model.variance_scale_)) > 1e-4
-    np.testing.assert_array_equal(after.means.numpy(), before.means.numpy())
-    close(after.variances.numpy(), model.variance_scale_ * before.variances.numpy(), rtol=1e-6)
-    expected = variance_scale(plain.predict_dist(outside.X), torch.from_numpy(outside.y), prior_rows=20.0)
-    close(model.variance_scale_, expected, rtol=1e-5)
+    assert plain.calibration_ is None
+    assert_scaled(model.calibration_, plain.predict_dist(X), model.predict_dist(X))
+    expected = calibrate(plain.predict_dist(outside.X), torch.from_numpy(outside.y))
+    close(model.calibration_.scales, expected.scales, rtol=1e-5)
+    close(model.calibration_.weights, expected.weights, rtol=1e-5)
+    close(model.predict(X), plain.predict(X), atol=1e-12)
     np.testing.assert_array_equal(model.noise_, plain.noise_)
     np.testing.assert_array_equal(model.history_[0]["validation"], plain.history_[0]["validation"])
-    assert model.validation_["nll"] < plain.validation_["nll"]
+    assert model.validation_["nll"] != plain.validation_["nll"]
     assert model.validation_["nll_constant"] == plain.validation_["nll_constant"]
     found = {name: value for name, value in model.validation_.items() if name != "nll_constant"}
     assert found == pytest.approx(model.evaluate(outside.X, outside.y), rel=1e-4)
 
 
 def test_auto_calibrates_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass(frozen=True)
-    class Says(Recipe):
-        calibrate: bool = False
-
     X, y = easy(60)
-    off, on = (fit.variance_scale_ for fit in calibrated_pair(X, y))
-    numbers = {field.name: getattr(RECIPES["default"], field.name) for field in fields(Recipe)}
+    off, on = (fit.calibration_ for fit in calibrated_pair(X, y))
+    assert on is not None
     for answer, expected in ((False, off), (True, on)):
-        recipes = {"default": Says(**{**numbers, "calibrate": answer})}
-        monkeypatch.setattr(arguments, "RECIPES", recipes)
-        assert small().fit(X, y).variance_scale_ == expected
-        assert small(calibrate=not answer).fit(X, y).variance_scale_ == (on if expected == off else off)
+        monkeypatch.setattr(arguments, "RECIPES", {"default": replace(RECIPES["default"], calibrate=answer)})
+        assert small().fit(X, y).calibration_ == expected
+        assert small(calibrate=not answer).fit(X, y).calibration_ == (off if answer else on)
 
 
-def test_a_fit_without_calibration_forgets_an_earlier_scale() -> None:
+def test_the_paper_s_recipe_does_not_calibrate_and_the_default_does() -> None:
+    assert {name: recipe.calibrate for name, recipe in RECIPES.items()} == {"default": True, "paper": False}
+
+
+def test_a_fit_without_calibration_forgets_an_earlier_one() -> None:
     X, y = easy(60)
     model = small(calibrate=True).fit(X, y)
-    assert model.variance_scale_ != 1.0
+    assert model.calibration_ is not None
     model.set_params(calibrate=np.bool_(False)).fit(X, y)
-    assert model.variance_scale_ == 1.0
+    assert model.calibration_ is None
     np.testing.assert_array_equal(model.predict(X, True), small(calibrate=False).fit(X, y).predict(X, True))
 
 
@@ -737,7 +757,7 @@ def test_a_model_that_is_too_sure_is_corrected() -> None:
     plain, model = (
         small(calibrate=calibrate, **settings).fit(X, y, X_val=X_val, y_val=y_val) for calibrate in (False, True)
     )
-    assert model.variance_scale_ > 1.5
+    assert model.calibration_.mean_scale > 1.5
     assert abs(model.evaluate(X_new, y_new)["coverage_95"] - 0.95) < 0.02
     assert model.evaluate(X_new, y_new)["nll"] < plain.evaluate(X_new, y_new)["nll"]
 
@@ -755,10 +775,8 @@ def test_a_table_in_files_is_calibrated(tmp_path: Path, stream: bool, weight: st
         small(calibrate=calibrate).fit_dataset(tmp_path, "y", stream=stream, weight=weight, drop=drop)
         for calibrate in (False, True)
     )
-    assert plain.variance_scale_ == 1.0
-    assert model.validation_["nll"] < plain.validation_["nll"]
-    before, after = (fit.predict_dist(table[["a", "b", "c"]]).variances.numpy() for fit in (plain, model))
-    close(after, model.variance_scale_ * before, rtol=1e-6)
+    assert plain.calibration_ is None
+    assert_scaled(model.calibration_, *(fit.predict_dist(table[["a", "b", "c"]]) for fit in (plain, model)))
 
 
 WORKER = """
@@ -770,15 +788,15 @@ with working_together("cpu") as team:
         members=2, epochs=3, rank=4, width=4, blocks=1, alpha=0.1, beta=0.1,
         random_state=0, device="cpu", calibrate=True
     ).fit_dataset(sys.argv[1], "y", stream=True, team=team)
-    scales = team.gather_objects((model.variance_scale_, model.validation_))
+    found = team.gather_objects((model.calibration_, model.validation_))
     if team.first:
-        assert model.variance_scale_ != 1.0
-        assert scales[0] == scales[1], scales
+        assert model.calibration_ is not None
+        assert found[0] == found[1], found
         print("alike")
 """
 
 
-def test_all_workers_find_the_same_scale(tmp_path: Path) -> None:
+def test_all_workers_find_the_same_calibration(tmp_path: Path) -> None:
     X, y = easy(400)
     (tmp_path / "table").mkdir()
     pd.DataFrame(np.column_stack([X, y]), columns=["a", "b", "c", "y"]).to_parquet(

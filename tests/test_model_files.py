@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.errors import FileFormatError
 from deepbasis.estimator import KIND
+from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.methods import METHODS, build
 from deepbasis.persistence import fingerprint
 
@@ -114,7 +116,7 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
     np.testing.assert_array_equal(model.noise_, other.noise_)
     assert model.get_params() == other.get_params()
     assert (model.alpha_, model.beta_, model.validation_) == (other.alpha_, other.beta_, other.validation_)
-    assert model.variance_scale_ == other.variance_scale_
+    assert model.calibration_ == other.calibration_
     assert fingerprint(model) == fingerprint(other)
     assert model.n_features_in_ == other.n_features_in_
     assert len(model.history_) == len(other.history_)
@@ -138,7 +140,7 @@ def test_every_method_is_loaded_as_it_was_saved(path: Path, method: str, dtype: 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"objective": "mml"}, {"members": 1}, {"alpha": "auto"}, {"blocks": 3}, {"calibrate": True}],
+    [{"objective": "mml"}, {"members": 1}, {"alpha": "auto"}, {"blocks": 3}, {"calibrate": False}],
     ids=str,
 )
 def test_other_settings_are_loaded_as_they_were_saved(path: Path, changes: Metadata) -> None:
@@ -148,18 +150,21 @@ def test_other_settings_are_loaded_as_they_were_saved(path: Path, changes: Metad
     assert_same(model, DeepBasisRegressor.load(path), X)
 
 
-def test_a_scale_of_the_variance_is_a_part_of_the_model(path: Path, saved: Path) -> None:
-    """It is saved to the last bit, changes nothing but the variance, and tells models apart."""
+def test_a_calibration_is_a_part_of_the_model(path: Path, saved: Path) -> None:
+    """It is saved to the last bit, changes nothing but the spread, and tells models apart."""
     table, _ = mixed()
     tensors, metadata = storage.load(saved, KIND)
-    scale = 0.1 + 0.2
-    storage.save(path, KIND, tensors, {**metadata, "variance_scale": scale})
-    one, other = DeepBasisRegressor.load(saved), DeepBasisRegressor.load(path)
-    assert other.variance_scale_ == other.ensemble_.variance_scale == scale
-    np.testing.assert_array_equal(one.predict(table), other.predict(table))
-    before, after = (model.predict_dist(table).variances.numpy() for model in (one, other))
-    np.testing.assert_allclose(after / scale, before / one.variance_scale_, rtol=1e-12)
-    assert fingerprint(one) != fingerprint(other)
+    calibration = Calibration((0.1 + 0.2, 7.0), (0.9, 0.1))
+    storage.save(path, KIND, tensors, {**metadata, "calibration": asdict(calibration)})
+    storage.save(path.with_name("none"), KIND, tensors, {**metadata, "calibration": None})
+    one, other, none = (DeepBasisRegressor.load(name) for name in (saved, path, path.with_name("none")))
+    assert other.calibration_ == other.ensemble_.calibration == calibration
+    assert none.calibration_ is none.ensemble_.calibration is None
+    for model in (one, other):
+        np.testing.assert_allclose(model.predict(table), none.predict(table), rtol=1e-12, atol=1e-12)
+        expected = model.calibration_.apply(none.predict_dist(table))
+        np.testing.assert_allclose(model.predict_dist(table).variances, expected.variances, rtol=1e-12)
+    assert len({fingerprint(model) for model in (one, other, none)}) == 3
     again = path.with_name("again")
     other.save(again)
     assert again.read_bytes() == path.read_bytes()
@@ -302,7 +307,7 @@ def test_the_model_of_release_0_1_predicts_the_same() -> None:
     np.testing.assert_allclose(model.predict_quantiles(table, [0.05, 0.95]), expected["quantiles"], rtol=1e-6)
     later = {"calibrate": "auto"}  # arguments that release 0.1 had not
     assert model.get_params() == json.loads(str(expected["parameters"])) | later
-    assert model.variance_scale_ == 1.0
+    assert model.calibration_ is None
     assert np.ptp(mean) > 1.0  # it does say something
 
 
@@ -547,8 +552,15 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
     **{f"n_features={value!r}": put("n_features", value=value) for value in (-1, 0, 5, 10**30, "x", None, 4.5)},
     **{f"alpha_={value!r}": put("alpha", value=value) for value in ("x", None, -1.0, [])},
     **{
-        f"variance_scale={value!r}": put("variance_scale", value=value)
-        for value in (0, 0.0, -1.0, 10**400, "x", "1", None, [], {})
+        f"calibration={value!r}"[:60]: put("calibration", value=value)
+        for value in (
+            *(0, 1.0, "x", [], {}, [1.0], {"scales": [1.0]}, {"scales": [], "weights": []}),
+            *({"scales": [scale], "weights": [1.0]} for scale in (0, 0.0, -1.0, 10**400, "1", None, [1.0])),
+            *({"scales": [1.0, 2.0], "weights": given} for given in ([1.0], [1.5, -0.5], [0.5, 0.4], [0.5, "0.5"])),
+            *({"scales": given, "weights": [1.0]} for given in ("1", 1.0, {"1": 1.0})),
+            {"scales": [1.0], "weights": [1.0], "more": 1},
+            {"scales": [1.0] * 1000, "weights": [0.001] * 1000},
+        )
     },
     **{f"validation={value!r}": put("validation", value=value) for value in (None, 3, ["mae"], {"mae": "x"})},
 }

@@ -50,10 +50,8 @@ def is_auto(value: Any) -> bool:
 
 
 def wants_calibration(given: Any) -> bool:
-    """Whether a `DeepBasisRegressor` scales its predictive variance: as it was told, or as its recipe says."""
-    if is_auto(given.calibrate):
-        return bool(getattr(RECIPES[given.recipe], "calibrate", False))
-    return bool(given.calibrate)
+    """Whether a `DeepBasisRegressor` calibrates its predictions: as it was told, or as its recipe says."""
+    return RECIPES[given.recipe].calibrate if is_auto(given.calibrate) else bool(given.calibrate)
 
 
 def check_level(level: Any) -> float:

@@ -28,7 +28,7 @@ from deepbasis.engine.progress import ProgressBar
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError, NumericalError, check_positive_int
 from deepbasis.gp import metrics
-from deepbasis.gp.calibration import variance_scale
+from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
@@ -41,7 +41,6 @@ from deepbasis.tables.scanning import Roles
 from deepbasis.tables.sources import Source
 
 _HEALTH_ROWS = 30  # fewer validation rows say nothing
-_CALIBRATION_PRIOR_ROWS = 20.0  # that speak for a scale of 1, against what the validation rows say
 
 
 class FitWarning(UserWarning):
@@ -88,8 +87,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     epochs, batch_size, learning_rate, patience : numbers, or "auto": the recipe's for this many rows.
     validation_fraction : share of the rows held out for early stopping and selection. Identical rows, and rows of one
         group, are never on both sides.
-    calibrate : whether to multiply the predictive variance, noise included, by the one factor that suits the validation
-        rows best, or "auto": as the recipe says.
+    calibrate : whether to predict with a mixture of three scales of the predictive variance, noise included, fitted to
+        the validation rows, or "auto": as the recipe says. Residuals have heavier tails than a Gaussian.
     dtype : "float32", "float64", or "auto": float64 for small tables.
     device : "cpu", "cuda", ..., or "auto": a GPU if there is one.
     compile : whether to use torch.compile, or "auto": on a GPU, for long fits.
@@ -99,9 +98,10 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     Attributes
     ----------
     history_ : for each member a dict of "train_loss", "validation" and "noise" (standardised units), a number an epoch.
-    validation_ : metrics of the ensemble on the validation rows, in the target's units.
+    validation_ : metrics of the ensemble on the validation rows, in the target's units. With calibration they are
+        flattering: of the calibrated ensemble, on the very rows that it was calibrated on.
     noise_ : noise variance of each member, in squared units of the target, before calibration.
-    variance_scale_ : what every predictive variance was multiplied by; 1.0 without calibration.
+    calibration_ : the scales of the predictive variance and their weights; None without calibration.
     alpha_, beta_ : the weights used.
     rows_ : rows of the table that was fitted, validation rows among them.
     """
@@ -369,11 +369,15 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             self._calibrate(validation)
 
     def _set_models(
-        self, models: list[DeepBasisGP], dtype: torch.dtype, device: torch.device, scale: float = 1.0
+        self,
+        models: list[DeepBasisGP],
+        dtype: torch.dtype,
+        device: torch.device,
+        calibration: Calibration | None = None,
     ) -> None:
-        self.models_, self.variance_scale_ = models, scale
+        self.models_, self.calibration_ = models, calibration
         corrected = METHODS[self.method].corrected
-        self.ensemble_ = Ensemble(models, corrected=corrected, variance_scale=scale, device=device, dtype=dtype)
+        self.ensemble_ = Ensemble(models, corrected=corrected, calibration=calibration, device=device, dtype=dtype)
         self.noise_ = np.array([model.noise().item() for model in models]) * self.target_.scale**2
 
     @torch.no_grad()
@@ -386,10 +390,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device)
 
     def _calibrate(self, validation: Rows) -> None:
-        """Multiply the predictive variance by what suits the validation rows best; the same at every worker."""
-        predicted = self.ensemble_.predict(validation.x)
-        scale = variance_scale(predicted, validation.y, validation.weight, prior_rows=_CALIBRATION_PRIOR_ROWS)
-        self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device, scale)
+        """The same at every worker: each has all validation rows."""
+        found = calibrate(self.ensemble_.predict(validation.x), validation.y, validation.weight)
+        self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device, found)
 
     def _look_at(self, validation: Rows, mean: Tensor, variance: Tensor) -> None:
         """The health check: are the validation rows predicted better than by one Gaussian, that of the training rows?

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
@@ -14,6 +15,7 @@ from deepbasis import __version__, storage
 from deepbasis.engine.checkpoint import HISTORY
 from deepbasis.engine.members import Member
 from deepbasis.errors import FileFormatError, check_number, check_positive_int
+from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
@@ -29,7 +31,7 @@ def save(regressor: Any, path: str | PathLike[str]) -> None:
 def fingerprint(regressor: Any) -> str:
     """Tells models apart that predict differently."""
     tensors, metadata = _contents(regressor)
-    told = {name: metadata[name] for name in ("preprocessing", "target", "members", "variance_scale")}
+    told = {name: metadata[name] for name in ("preprocessing", "target", "members", "calibration")}
     digest = hashlib.sha256(json.dumps([regressor.method, told], sort_keys=True).encode())
     for name in sorted(tensors):
         if not name.startswith("history/"):
@@ -54,7 +56,7 @@ def _contents(regressor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "members": len(regressor.models_),
         "preprocessing": preprocessing,
         "target": regressor.target_.state(),
-        "variance_scale": regressor.variance_scale_,
+        "calibration": None if regressor.calibration_ is None else asdict(regressor.calibration_),
         "validation": regressor.validation_,
         "alpha": regressor.alpha_,
         "beta": regressor.beta_,
@@ -90,9 +92,19 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
     regressor.history_ = [
         {name: _under(f"history/{k}/", tensors)[name].numpy() for name in HISTORY} for k in range(members)
     ]
-    scale = check_number("variance_scale", metadata.get("variance_scale", 1.0), above=0.0)  # release 0.1 had none
-    regressor._set_models(models, next(models[0].parameters()).dtype, device, scale)
+    calibration = _calibration(metadata.get("calibration"))  # release 0.1 had none
+    regressor._set_models(models, next(models[0].parameters()).dtype, device, calibration)
     return regressor
+
+
+def _calibration(found: Any) -> Calibration | None:
+    if found is None:
+        return None
+    if not isinstance(found, dict) or found.keys() != {"scales", "weights"}:
+        raise ValueError("its calibration has no scales and weights, or has more")
+    if not all(isinstance(values, list) for values in found.values()):
+        raise ValueError("its calibration is not of lists")
+    return Calibration(**{name: tuple(values) for name, values in found.items()})
 
 
 def _restore_columns(regressor: Any, metadata: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """What a fitted regressor can be asked: distributions, intervals, quantiles, draws, scores; of tables and of files."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
@@ -17,6 +18,7 @@ from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Ensemble
 from deepbasis.errors import InputError, check_number, check_positive_int
 from deepbasis.gp import metrics
+from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import GaussianMixture
 from deepbasis.persistence import fingerprint
@@ -37,6 +39,7 @@ class Predictions:
     target_: TargetScaler
     models_: list[DeepBasisGP]
     ensemble_: Ensemble
+    calibration_: Calibration | None
 
     def predict_dist(self, X: Any) -> GaussianMixture:
         """The predictive distribution of every row, noise included, in the target's units."""
@@ -47,7 +50,7 @@ class Predictions:
         means, variances = (
             torch.cat(tensors, 1).double() for tensors in zip(*((p.means, p.variances) for p in parts), strict=True)
         )
-        return GaussianMixture(means, variances).affine(self.target_.scale, self.target_.mean)
+        return GaussianMixture(means, variances, parts[0].weights).affine(self.target_.scale, self.target_.mean)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of every row; with `return_std` also the standard deviation."""
@@ -79,16 +82,27 @@ class Predictions:
     def sample_functions(
         self, n: int = 1, random_state: int | np.random.RandomState | None = None
     ) -> Callable[[Any], NDArray[np.float64]]:
-        """Draws of the noise-free function: X -> [rows, n]; the same n functions at every call."""
+        """Draws of the noise-free function: X -> [rows, n]; the same n functions at every call.
+
+        Their variance is the calibrated one, by draws that are as much farther from their member's mean.
+        """
         check_is_fitted(self)
         check_positive_int("n", n)
         draws_from = generator(random_state)
         models = [model.to("cpu") for model in self.models_]
-        of_member = torch.randint(len(models), (n,), generator=draws_from)
-        draws = [models[int(k)].sample_functions(1, generator=draws_from) for k in of_member]
+        of_member = torch.randint(len(models), (n,), generator=draws_from).tolist()
+        draws = [models[k].sample_functions(1, generator=draws_from) for k in of_member]
+        farther = 1.0 if self.calibration_ is None else math.sqrt(self.calibration_.mean_scale)
+
+        @torch.no_grad()
+        def drawn(x: Tensor) -> Tensor:
+            means = {k: models[k](x).mean for k in set(of_member)}
+            return torch.stack(
+                [torch.lerp(means[k], draw(x)[0], farther) for k, draw in zip(of_member, draws, strict=True)], 1
+            )
 
         def functions(X: Any) -> NDArray[np.float64]:
-            rows = [torch.stack([draw(x)[0] for draw in draws], 1) for x in self._chunks(X)]
+            rows = [drawn(x) for x in self._chunks(X)]
             return torch.cat(rows).double().numpy() * self.target_.scale + self.target_.mean
 
         return functions
@@ -174,7 +188,8 @@ class Predictions:
         memory: int | str | None,
         tell: Callable[[int], None] = lambda rows: None,
     ) -> Work:
-        numbers = self.preprocessor_.width + 4 * len(self.models_) + len(wanted.names)
+        components = len(self.models_) * (1 if self.calibration_ is None else len(self.calibration_.scales))
+        numbers = self.preprocessor_.width + 4 * components + len(wanted.names)
         sizes = Budget.of(parse_memory(memory)).sizes(source.row_bytes(), len(source.names), numbers, 8)
         names = self.preprocessor_.input_columns or [name for name in source.names if name not in ids]
 

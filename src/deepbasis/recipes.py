@@ -38,6 +38,8 @@ class Recipe:
     alphas: Sequence[float]
     betas: Sequence[float]
     """What alpha="auto" and beta="auto" choose from."""
+    calibrate: bool
+    """Whether the validation rows also give a mixture of scales of the predictive variance."""
 
 
 RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
@@ -58,6 +60,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             patience_share=0.25,
             alphas=(0.0, 0.1),
             betas=(0.1,),
+            calibrate=True,
         ),
         "paper": Recipe(
             learning_rate=1e-3,
@@ -75,6 +78,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             patience_share=1.0,
             alphas=(0.0, 0.01, 0.1, 1.0),
             betas=(0.0, 0.01, 0.1, 1.0),
+            calibrate=False,
         ),
     }
 )

@@ -1,4 +1,4 @@
-"""The scale of the predictive variance: the closed form for one Gaussian, scipy's minimiser for a mixture."""
+"""The mixture of scales of the predictive variance: EM's promises, densities that are known, weights, refusals."""
 
 import math
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 from torch import Tensor
 
 from deepbasis.errors import InputError, NumericalError
-from deepbasis.gp.calibration import LARGEST_LOG_SCALE, variance_scale
+from deepbasis.gp import calibration, metrics
+from deepbasis.gp.calibration import MOST_ROWS, MOST_SCALES, PRIOR_SCALES, PRIOR_WEIGHTS, Calibration, calibrate
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
 
 ROWS = 200
@@ -30,122 +30,224 @@ def ensemble(members: int = 4, rows: int = ROWS) -> GaussianMixture:
     return GaussianMixture(0.8 * drawn(members, rows, seed=1), drawn(members, rows, seed=2).exp() * uneven(rows))
 
 
-def loss(log_scale: float, predicted: GaussianMixture, y: Tensor, weight: Tensor, prior_rows: float) -> float:
-    """By scipy's densities."""
-    stds = np.exp(0.5 * log_scale) * predicted.variances.sqrt().numpy()
-    density = logsumexp(stats.norm.logpdf(y.numpy(), predicted.means.numpy(), stds), axis=0) - math.log(len(stds))
-    return float(-(weight.numpy() * density).sum() + prior_rows * 0.5 * (log_scale + math.exp(-log_scale)))
+def gaussian(rows: int = ROWS) -> Gaussian:
+    return Gaussian(drawn(rows, seed=1), uneven(rows))
 
 
-@pytest.mark.parametrize("prior_rows", [1e-9, 20.0, 1e4])
-@pytest.mark.parametrize("weight", [None, uneven()], ids=["rows", "weights"])
-@pytest.mark.parametrize("error", [0.1, 1.0, 6.0])
-def test_one_gaussian_has_a_closed_form(error, weight, prior_rows):
-    predicted = Gaussian(drawn(ROWS, seed=1), uneven())
-    z = error * drawn(ROWS, seed=2)
-    y = predicted.mean + predicted.std * z
-    w = torch.ones(ROWS).double() if weight is None else weight
-    expected = float(((w * z.square()).sum() + prior_rows) / (w.sum() + prior_rows))
-    assert variance_scale(predicted, y, weight, prior_rows=prior_rows) == pytest.approx(expected, rel=1e-12)
-    alone = GaussianMixture(predicted.mean[None], predicted.variance[None])
-    assert variance_scale(alone, y, weight, prior_rows=prior_rows) == pytest.approx(expected, rel=1e-12)
+def part(predicted: GaussianMixture, rows: Tensor) -> GaussianMixture:
+    return GaussianMixture(predicted.means[:, rows], predicted.variances[:, rows], predicted.weights)
 
 
-@pytest.mark.parametrize("members", [2, 4])
-@pytest.mark.parametrize("prior_rows", [1e-3, 20.0, 500.0])
-@pytest.mark.parametrize("error", [0.3, 1.0, 8.0])
-def test_a_mixture_against_scipy(members, prior_rows, error):
-    predicted, y, weight = ensemble(members), error * drawn(ROWS, seed=3), uneven()
-    found = variance_scale(predicted, y, weight, prior_rows=prior_rows)
-    arguments = (predicted, y, weight, prior_rows)
-    expected = minimize_scalar(loss, bounds=(-6, 6), args=arguments, method="bounded", options={"xatol": 1e-9})
-    assert math.log(found) == pytest.approx(expected.x, abs=1e-6)
-    assert loss(math.log(found), *arguments) <= expected.fun + 1e-9
+def assert_alike(one: Calibration, other: Calibration, tolerance: float) -> None:
+    assert one.scales == pytest.approx(other.scales, rel=tolerance)
+    assert one.weights == pytest.approx(other.weights, rel=tolerance)
 
 
-def test_the_lower_of_two_minima_is_taken():
-    """A narrow member that is right at some rows and a wide one that is right at the others."""
-    predicted = GaussianMixture(torch.zeros(2, ROWS).double(), torch.tensor([[1e-4], [1.0]]).double().expand(2, ROWS))
-    weight = torch.ones(ROWS).double()
-    grid = np.linspace(-6, 6, 2001)
-    several = []
-    for share in (0.2, 0.35, 0.5, 0.65, 0.8):
-        y = torch.where(torch.arange(ROWS) < share * ROWS, 0.05, 0.15) * drawn(ROWS, seed=3)
-        losses = np.array([loss(t, predicted, y, weight, 1e-3) for t in grid])
-        found = variance_scale(predicted, y, prior_rows=1e-3)
-        assert loss(math.log(found), predicted, y, weight, 1e-3) <= losses.min() + 1e-9
-        several.append(int(((losses[1:-1] < losses[:-2]) & (losses[1:-1] < losses[2:])).sum()))
-    assert max(several) > 1
+def objective(c: Calibration, predicted: GaussianMixture, y: Tensor, weight: Tensor) -> float:
+    """The penalised log likelihood, by scipy's densities."""
+    means, variances = predicted.means.numpy(), predicted.variances.numpy()
+    shares = np.full(len(means), 1 / len(means)) if predicted.weights is None else predicted.weights.numpy()
+    s, pi = np.array(c.scales), np.array(c.weights)
+    logs = stats.norm.logpdf(y.numpy(), means, np.sqrt(s[:, None, None] * variances))
+    density = logsumexp(logs, axis=(0, 1), b=pi[:, None, None] * shares[:, None])
+    prior = 6.0 * (np.array(PRIOR_WEIGHTS) * np.log(pi)).sum() - 5.0 * (np.log(s) + np.array(PRIOR_SCALES) / s).sum()
+    return float(weight.numpy() @ density + prior)
 
 
-def test_equal_members_are_one():
-    one = Gaussian(drawn(ROWS, seed=1), uneven())
-    equal = GaussianMixture(one.mean.expand(3, ROWS), one.variance.expand(3, ROWS))
-    y = 2.0 * drawn(ROWS, seed=2)
-    expected = variance_scale(one, y, prior_rows=20.0)
-    assert variance_scale(equal, y, prior_rows=20.0) == pytest.approx(expected, rel=1e-12)
+# --- EM
+
+
+@pytest.mark.parametrize("shares", [None, torch.tensor([0.1, 0.2, 0.3, 0.4]).double()], ids=["equal", "shares"])
+@pytest.mark.parametrize("error", [0.2, 1.0, 5.0])
+def test_every_step_raises_the_penalised_likelihood(monkeypatch, error, shares):
+    predicted, y = ensemble(), error * drawn(ROWS, seed=3) * uneven()
+    predicted, weight = GaussianMixture(predicted.means, predicted.variances, shares), uneven().flip(0)
+    values = []
+    for steps in range(60):
+        monkeypatch.setattr(calibration, "_STEPS", steps)
+        values.append(objective(calibrate(predicted, y, weight), predicted, y, weight))
+    assert (np.diff(values) > -1e-9).all()
+    assert values[-1] > values[0] + 1.0
+
+
+def test_it_ends_where_the_penalised_likelihood_is_stationary(monkeypatch):
+    predicted, y, weight = ensemble(), 3.0 * drawn(ROWS, seed=3), uneven()
+    monkeypatch.setattr(calibration, "_STEPS", 3_000)
+    best = calibrate(predicted, y, weight)
+    top = objective(best, predicted, y, weight)
+    for k in range(3):
+        for factor in (0.99, 1.01):
+            scales = tuple(s * (factor if j == k else 1.0) for j, s in enumerate(best.scales))
+            assert objective(Calibration(scales, best.weights), predicted, y, weight) < top
+            moved = np.array([w * (factor if j == k else 1.0) for j, w in enumerate(best.weights)])
+            other = Calibration(best.scales, tuple(moved / moved.sum()))
+            assert objective(other, predicted, y, weight) < top
+
+
+def test_no_step_is_the_prior(monkeypatch):
+    monkeypatch.setattr(calibration, "_STEPS", 0)
+    assert calibrate(gaussian(), drawn(ROWS)) == Calibration(PRIOR_SCALES, PRIOR_WEIGHTS)
+
+
+# --- densities that are known
+
+
+@pytest.mark.parametrize("true", [0.25, 1.0, 4.0])
+def test_gaussian_residuals_of_another_scale(true):
+    rows = 10_000
+    predicted = gaussian(rows)
+    y, fresh = (predicted.mean + math.sqrt(true) * predicted.std * drawn(rows, seed=seed) for seed in (5, 6))
+    found = calibrate(predicted, y)
+    assert abs(found.mean_scale / true - 1.0) < 4 * math.sqrt(2.0 / rows) + 0.02  # the prior is 2 in 1,000 rows
+    scaled = found.apply(predicted)
+    assert (scaled.variance / predicted.variance).numpy() == pytest.approx(found.mean_scale)
+    assert abs(float(metrics.coverage(scaled, fresh)) - 0.95) < 4 * math.sqrt(0.95 * 0.05 / rows)
+    right = Gaussian(predicted.mean, true * predicted.variance)
+    assert float(metrics.nll(scaled, fresh) - metrics.nll(right, fresh)) < 3e-3
+
+
+@pytest.mark.parametrize("members", [1, 4])
+def test_heavy_tails_are_learnt(members):
+    """Student's t with 3 degrees of freedom, of which each member sees the right mean and scale."""
+    rows = 10_000
+    one = gaussian(rows)
+    predicted = GaussianMixture(one.mean.expand(members, rows), one.variance.expand(members, rows))
+    y, fresh = (one.mean + one.std * torch.from_numpy(stats.t.rvs(3, size=rows, random_state=seed)) for seed in (0, 1))
+    truth = -stats.t.logpdf(fresh, 3, one.mean, one.std).mean()
+    raw = float(metrics.nll(predicted, fresh))
+    scaled = calibrate(predicted, y).apply(predicted)
+    found = float(metrics.nll(scaled, fresh))
+    assert abs(found - truth) < 0.02
+    assert raw > truth + 0.3
+    assert abs(float(metrics.coverage(scaled, fresh)) - 0.95) < 0.015
+    assert metrics.crps(scaled, fresh) < metrics.crps(predicted, fresh)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_five_rows_stay_near_the_prior_and_do_little_harm(seed):
+    predicted = gaussian(5)
+    found = calibrate(predicted, predicted.mean + predicted.std * drawn(5, seed=seed))
+    assert found.scales == pytest.approx(PRIOR_SCALES, rel=0.5)
+    assert found.weights == pytest.approx(PRIOR_WEIGHTS, abs=0.25)
+    many = gaussian(10_000)
+    fresh = many.mean + many.std * drawn(10_000, seed=9)
+    assert float(metrics.nll(found.apply(many), fresh) - metrics.nll(many, fresh)) < 0.15
+
+
+# --- rows and weights
 
 
 def test_a_weight_is_a_repetition():
     predicted, y = ensemble(), 3.0 * drawn(ROWS, seed=3)
     counts = torch.arange(ROWS) % 4
-    repeated = GaussianMixture(*(part.repeat_interleave(counts, 1) for part in (predicted.means, predicted.variances)))
-    weighted = variance_scale(predicted, y, counts.double(), prior_rows=20.0)
-    assert weighted == pytest.approx(variance_scale(repeated, y.repeat_interleave(counts), prior_rows=20.0), rel=1e-12)
-    assert weighted != pytest.approx(variance_scale(predicted, y, prior_rows=20.0), rel=1e-3)
+    repeated = torch.arange(ROWS).repeat_interleave(counts)
+    weighted = calibrate(predicted, y, counts.double())
+    assert_alike(weighted, calibrate(part(predicted, repeated), y[repeated]), 1e-9)
+    assert weighted.scales != pytest.approx(calibrate(predicted, y).scales, rel=1e-3)
 
 
-@pytest.mark.parametrize("true", [0.25, 1.0, 4.0])
-def test_a_scale_that_is_there_is_found(true):
-    """Targets drawn from the mixture itself, with its variances multiplied."""
-    rows = 20_000
-    predicted = ensemble(4, rows)
-    right = GaussianMixture(predicted.means, true * predicted.variances)
-    y = right.sample(1, torch.Generator().manual_seed(5))[0]
-    assert variance_scale(predicted, y, prior_rows=20.0) == pytest.approx(true, rel=0.05)
-    of_one = Gaussian(predicted.means[0], predicted.variances[0])
-    y = of_one.mean + math.sqrt(true) * of_one.std * drawn(rows, seed=5)
-    sampling_error = true * math.sqrt(2.0 / rows)
-    assert abs(variance_scale(of_one, y, prior_rows=20.0) - true) < 4 * sampling_error
+def test_the_order_of_the_rows_is_nothing():
+    predicted, y = ensemble(), 3.0 * drawn(ROWS, seed=3)
+    other = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
+    expected = calibrate(predicted, y, uneven())
+    assert_alike(calibrate(part(predicted, other), y[other], uneven()[other]), expected, 1e-9)
 
 
-def test_many_prior_rows_hold_it_at_one():
-    y = 3.0 * drawn(ROWS, seed=3)
-    scales = [variance_scale(ensemble(), y, prior_rows=rows) for rows in (1.0, 1e2, 1e4, 1e12)]
-    assert scales == sorted(scales, reverse=True)
-    assert scales[0] > 2.0
-    assert scales[-1] == pytest.approx(1.0, abs=1e-8)
+def test_of_many_rows_every_other_is_used():
+    rows = MOST_ROWS + 5
+    predicted, y = ensemble(1, rows), 2.0 * drawn(rows, seed=3)
+    half = torch.arange(0, rows, 2)
+    expected = calibrate(part(predicted, half), y[half], uneven(rows)[half])
+    assert calibrate(predicted, y, uneven(rows)) == expected
 
 
-@pytest.mark.parametrize("y", [0.0, 1e-200, 1e3, 1e30, 1e160, -1e308])
-@pytest.mark.parametrize("members", [1, 3])
-def test_extreme_residuals_give_a_bounded_scale(members, y):
-    predicted = GaussianMixture(torch.zeros(members, 5).double(), torch.full((members, 5), 1e-6).double())
-    target = torch.full((5,), y, dtype=torch.float64)
-    for mixed in (target, torch.cat([target[:1], torch.zeros(4)])):
-        scale = variance_scale(predicted, mixed, prior_rows=1e-6)
-        assert scale == pytest.approx(math.exp(LARGEST_LOG_SCALE if abs(y) > 1.0 else -LARGEST_LOG_SCALE), rel=1e-12)
+def test_equal_members_are_one_and_shares_are_copies():
+    one, y = gaussian(), 2.0 * drawn(ROWS, seed=2)
+    equal = GaussianMixture(one.mean.expand(3, ROWS), one.variance.expand(3, ROWS))
+    assert_alike(calibrate(equal, y), calibrate(one, y), 1e-12)
+    two = ensemble(2)
+    copies = part(two, torch.arange(ROWS))
+    copies = GaussianMixture(copies.means[[0, 1, 1, 1]], copies.variances[[0, 1, 1, 1]])
+    shared = GaussianMixture(two.means, two.variances, torch.tensor([0.25, 0.75]).double())
+    assert_alike(calibrate(shared, y), calibrate(copies, y), 1e-12)
 
 
 def test_single_precision_is_computed_in_double():
     predicted, y = ensemble(), 3.0 * drawn(ROWS, seed=3)
     single = GaussianMixture(predicted.means.float(), predicted.variances.float())
-    expected = variance_scale(
-        GaussianMixture(single.means.double(), single.variances.double()), y.float().double(), prior_rows=20.0
-    )
-    assert variance_scale(single, y.float(), prior_rows=20.0) == expected
+    double = GaussianMixture(single.means.double(), single.variances.double())
+    assert calibrate(single, y.float()) == calibrate(double, y.float().double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("y", [0.0, 1e-30, 1e3, 1e30, -3e38])
+@pytest.mark.parametrize("members", [1, 3])
+def test_extreme_residuals_give_finite_predictions(members, y, dtype):
+    predicted = GaussianMixture(torch.zeros(members, 50, dtype=dtype), torch.full((members, 50), 1e-6, dtype=dtype))
+    target = torch.full((50,), y, dtype=dtype)
+    for mixed in (target, torch.where(torch.arange(50) < 1, target, torch.zeros(50, dtype=dtype))):
+        scaled = calibrate(predicted, mixed).apply(predicted)
+        assert bool((scaled.variance > 0).all())
+        for found in (scaled.variances, scaled.std, *scaled.interval()):
+            assert bool(found.isfinite().all())
+
+
+# --- what it does to a prediction
+
+
+def test_it_makes_a_component_of_every_scale_of_every_member(dtype):
+    members = ensemble()
+    members = GaussianMixture(members.means.to(dtype), members.variances.to(dtype))
+    scaled = Calibration((0.5, 2.0), (0.75, 0.25)).apply(members)
+    assert scaled.means.dtype == scaled.variances.dtype == dtype
+    assert torch.equal(scaled.means, torch.cat([members.means, members.means]))
+    assert torch.equal(scaled.variances, torch.cat([0.5 * members.variances, 2.0 * members.variances]))
+    assert scaled.weights.tolist() == [0.75 / 4] * 4 + [0.25 / 4] * 4
+    torch.testing.assert_close(scaled.mean, members.mean)
+
+
+def test_shares_of_the_members_are_kept():
+    members = GaussianMixture(drawn(2, 3), drawn(2, 3).exp(), torch.tensor([0.2, 0.8]).double())
+    scaled = Calibration((0.5, 2.0), (0.75, 0.25)).apply(members)
+    assert scaled.weights.tolist() == pytest.approx([0.15, 0.6, 0.05, 0.2])
+
+
+def test_a_single_scale_of_1_changes_nothing():
+    y, members = drawn(ROWS), ensemble()
+    same = Calibration((1.0,), (1.0,)).apply(members)
+    torch.testing.assert_close(same.log_prob(y), members.log_prob(y))
+    torch.testing.assert_close(same.quantile(0.1), members.quantile(0.1))
+
+
+# --- what is refused
 
 
 def test_what_is_refused():
     predicted, y = ensemble(), drawn(ROWS)
-    for prior_rows in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(InputError, match="prior_rows"):
-            variance_scale(predicted, y, prior_rows=prior_rows)
     with pytest.raises(InputError, match="rows but"):
-        variance_scale(predicted, y[:-1], prior_rows=20.0)
+        calibrate(predicted, y[:-1])
     with pytest.raises(InputError, match="not finite"):
-        variance_scale(predicted, y * math.nan, prior_rows=20.0)
+        calibrate(predicted, y * math.nan)
     for means, variances in ((math.nan, 1.0), (math.inf, 1.0), (0.0, math.inf), (0.0, 0.0)):
         bad = GaussianMixture(predicted.means + means, predicted.variances * variances)
         with pytest.raises(NumericalError, match="not finite"):
-            variance_scale(bad, y, prior_rows=20.0)
+            calibrate(bad, y)
+
+
+@pytest.mark.parametrize(
+    ("scales", "weights", "told"),
+    [
+        ((), (), "from 1 to"),
+        ((1.0, 2.0), (1.0,), "2 and 1"),
+        ((1.0,) * (MOST_SCALES + 1), (1.0 / (MOST_SCALES + 1),) * (MOST_SCALES + 1), "from 1 to"),
+        ((0.0,), (1.0,), "a scale must be"),
+        ((math.inf,), (1.0,), "a scale must be"),
+        ((math.nan,), (1.0,), "a scale must be"),
+        ((1.0, 1.0), (1.5, -0.5), "weight must be"),
+        ((1.0, 1.0), (0.5, math.nan), "weight must be"),
+        ((1.0, 1.0), (0.5, 0.49), "sum to 1"),
+    ],
+)
+def test_calibrations_that_make_no_sense(scales, weights, told):
+    with pytest.raises(InputError, match=told):
+        Calibration(scales, weights)

@@ -8,6 +8,7 @@ import scoringrules
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
 from scipy import integrate, stats
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
@@ -38,7 +39,15 @@ def targets(dtype: torch.dtype) -> Tensor:
     return (torch.randn(ROWS, generator=torch.Generator().manual_seed(3)) * 4).to(dtype)
 
 
-KINDS = {"gaussian": gaussian, "mixture": ensemble}
+def weighted(dtype: torch.dtype) -> GaussianMixture:
+    """Four means with variances of three scales each, as a calibration makes them, and weights that all differ."""
+    p = ensemble(dtype)
+    weights = torch.linspace(1.0, 3.0, 12, dtype=torch.float64)
+    variances = torch.cat([scale * p.variances for scale in (0.25, 1.0, 16.0)])
+    return GaussianMixture(p.means.repeat(3, 1), variances, weights / weights.sum())
+
+
+KINDS = {"gaussian": gaussian, "mixture": ensemble, "weighted": weighted}
 
 
 @pytest.fixture(params=list(KINDS))
@@ -52,9 +61,16 @@ def components(p: Gaussian | GaussianMixture) -> tuple[np.ndarray, np.ndarray]:
     return means.double().numpy(), variances.double().sqrt().numpy()
 
 
+def shares(p: Gaussian | GaussianMixture) -> np.ndarray:
+    """The weights [e] of the components."""
+    count = len(components(p)[0])
+    given = p.weights if isinstance(p, GaussianMixture) else None
+    return np.full(count, 1 / count) if given is None else given.double().numpy()
+
+
 def oracle(p: Gaussian | GaussianMixture) -> MixtureSameFamily:
     means, stds = (torch.from_numpy(a.T.copy()) for a in components(p))
-    return MixtureSameFamily(Categorical(torch.ones_like(means)), Normal(means, stds))
+    return MixtureSameFamily(Categorical(torch.from_numpy(shares(p)).expand_as(means)), Normal(means, stds))
 
 
 def dtype_of(p: Gaussian | GaussianMixture) -> torch.dtype:
@@ -75,7 +91,7 @@ def test_crps_equals_quadrature(predictive):
     means, stds = components(predictive)
 
     def cdf(z: float, row: int) -> float:
-        return float(stats.norm.cdf(z, means[:, row], stds[:, row]).mean())
+        return float(stats.norm.cdf(z, means[:, row], stds[:, row]) @ shares(predictive))
 
     def crps(row: int) -> float:
         """integral of (F(z) - 1{z >= y})^2, in two smooth pieces."""
@@ -97,7 +113,8 @@ def test_crps_equals_scoringrules(predictive):
     if isinstance(predictive, Gaussian):
         expected = scoringrules.crps_normal(y.double().numpy(), means[0], stds[0], backend="numpy")
     else:
-        expected = scoringrules.crps_mixnorm(y.double().numpy(), means, stds, m_axis=0, backend="numpy")
+        w = np.broadcast_to(shares(predictive)[:, None], means.shape)
+        expected = scoringrules.crps_mixnorm(y.double().numpy(), means, stds, w, m_axis=0, backend="numpy")
     assert_close(predictive.crps(y), expected, TOLERANCE[y.dtype])
 
 
@@ -148,10 +165,45 @@ def test_law_of_total_variance(dtype):
     assert_close(p.variance, (stds**2).mean(0) + means.var(0), TOLERANCE[dtype])
 
 
-def test_variance_of_members_that_agree_far_from_zero_is_theirs(dtype):
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.125, 0.125, 0.25, 0.5])], ids=["equal", "weights"])
+def test_variance_of_members_that_agree_far_from_zero_is_theirs(dtype, weights):
     """Means of 1e4 with a spread of 0: E[mean^2] - E[mean]^2 would lose every digit of a variance of 1e-4."""
-    p = GaussianMixture(torch.full((5, ROWS), 1e4, dtype=dtype), torch.full((5, ROWS), 1e-4, dtype=dtype))
+    p = GaussianMixture(torch.full((4, ROWS), 1e4, dtype=dtype), torch.full((4, ROWS), 1e-4, dtype=dtype), weights)
     assert_close(p.variance, np.full(ROWS, 1e-4), TOLERANCE[dtype])
+
+
+def test_a_weight_of_3_in_5_is_3_of_5_equal_members(dtype):
+    p, y = ensemble(dtype, 2), targets(dtype)
+    weighted = GaussianMixture(p.means, p.variances, torch.tensor([0.6, 0.4], dtype=dtype))
+    repeated = GaussianMixture(p.means[[0, 0, 0, 1, 1]], p.variances[[0, 0, 0, 1, 1]])
+    tolerance = TOLERANCE[dtype]
+    for one, other in (
+        (weighted.mean, repeated.mean),
+        (weighted.variance, repeated.variance),
+        (weighted.cdf(y), repeated.cdf(y)),
+        (weighted.log_prob(y), repeated.log_prob(y)),
+        (weighted.crps(y), repeated.crps(y)),
+        (weighted.quantile(0.3), repeated.quantile(0.3)),
+    ):
+        assert_close(one, other.double(), tolerance)
+
+
+def test_equal_weights_are_none(dtype):
+    p, y = ensemble(dtype), targets(dtype)
+    same = GaussianMixture(p.means, p.variances, torch.full((4,), 0.25, dtype=dtype))
+    for name in ("cdf", "log_prob", "crps"):
+        assert_close(getattr(same, name)(y), getattr(p, name)(y).double(), TOLERANCE[dtype])
+    assert_close(same.variance, p.variance.double(), TOLERANCE[dtype])
+    assert_close(torch.stack(same.interval()), torch.stack(p.interval()).double(), TOLERANCE[dtype])
+
+
+def test_a_component_of_weight_0_is_none(dtype):
+    p, y = ensemble(dtype, 3), targets(dtype)
+    without = GaussianMixture(p.means[:2], p.variances[:2])
+    silent = GaussianMixture(p.means, p.variances, torch.tensor([0.5, 0.5, 0.0], dtype=dtype))
+    for name in ("cdf", "log_prob", "crps"):
+        assert_close(getattr(silent, name)(y), getattr(without, name)(y).double(), TOLERANCE[dtype])
+    assert_close(silent.quantile(0.01), without.quantile(0.01).double(), TOLERANCE[dtype])
 
 
 # --- quantiles ---
@@ -200,7 +252,7 @@ def assert_inverts_cdf(p: GaussianMixture, q: float, log_tolerance: float) -> No
     tail, sign = (q, 1.0) if q <= 0.5 else (1.0 - q, -1.0)
 
     def tail_mass(z: np.ndarray) -> np.ndarray:
-        return stats.norm.cdf(sign * (z - means) / stds).mean(0)
+        return shares(p) @ stats.norm.cdf(sign * (z - means) / stds)
 
     assert np.isfinite(at).all()
     assert (tail_mass(at - sign * step) <= tail * (1 + log_tolerance)).all()
@@ -212,8 +264,9 @@ INVERSION = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
 @pytest.mark.parametrize("q", LEVELS)
-def test_mixture_quantile_inverts_the_cdf(dtype, q):
-    assert_inverts_cdf(ensemble(dtype), q, INVERSION[dtype])
+@pytest.mark.parametrize("kind", ["mixture", "weighted"])
+def test_mixture_quantile_inverts_the_cdf(dtype, q, kind):
+    assert_inverts_cdf(KINDS[kind](dtype), q, INVERSION[dtype])
 
 
 levels = st.one_of(st.floats(1e-6, 1 - 1e-6), st.sampled_from(LEVELS))
@@ -222,15 +275,16 @@ member = st.tuples(st.floats(-1e4, 1e4), log10)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(q=levels, members=st.lists(member, min_size=1, max_size=6), single=st.booleans())
-@example(q=0.5, members=[(-1e4, -4.0), (1e4, -4.0)], single=True)  # the cdf is flat between them
-@example(q=1 - 1e-6, members=[(0.0, -4.0), (0.0, 4.0)], single=True)
-@example(q=0.3, members=[(0.0, -4.0), (0.0, 4.0), (1e4, 0.0)], single=False)
-def test_mixture_quantile_inverts_the_cdf_of_far_and_unequal_members(q, members, single):
+@given(q=levels, members=st.lists(member, min_size=1, max_size=6), single=st.booleans(), uneven=st.booleans())
+@example(q=0.5, members=[(-1e4, -4.0), (1e4, -4.0)], single=True, uneven=False)  # the cdf is flat between them
+@example(q=1 - 1e-6, members=[(0.0, -4.0), (0.0, 4.0)], single=True, uneven=False)
+@example(q=0.3, members=[(0.0, -4.0), (0.0, 4.0), (1e4, 0.0)], single=False, uneven=True)
+def test_mixture_quantile_inverts_the_cdf_of_far_and_unequal_members(q, members, single, uneven):
     dtype = torch.float32 if single else torch.float64
     means = torch.tensor([m for m, _ in members], dtype=dtype)
     variances = torch.tensor([10.0 ** (2 * s) for _, s in members], dtype=dtype)
-    assert_inverts_cdf(GaussianMixture(means[:, None], variances[:, None]), q, INVERSION[dtype])
+    weights = torch.softmax(torch.arange(len(members)).double(), 0) if uneven else None
+    assert_inverts_cdf(GaussianMixture(means[:, None], variances[:, None], weights), q, INVERSION[dtype])
 
 
 def test_quantiles_rise_with_their_level(predictive):
@@ -330,6 +384,22 @@ def test_bad_levels_are_refused(predictive, level):
 def test_bad_counts_are_refused(predictive, count):
     with pytest.raises(InputError, match="count must be a positive integer"):
         predictive.sample(count)
+
+
+@pytest.mark.parametrize(
+    "weights", [[0.5, 0.5, 0.5, -0.5], [0.25, 0.25, 0.25, 0.2], [0.5] * 4, [math.nan] * 4, [math.inf, 0.0, 0.0, 0.0]]
+)
+def test_bad_weights_are_refused(dtype, weights):
+    p = ensemble(dtype)
+    with pytest.raises(InputError, match="weights"):
+        GaussianMixture(p.means, p.variances, torch.tensor(weights, dtype=dtype))
+
+
+@pytest.mark.parametrize("weights", [[0.5, 0.5], [0.2] * 5])
+def test_weights_of_other_components_are_refused(dtype, weights):
+    p = ensemble(dtype)
+    with pytest.raises((InputError, TypeCheckError), match="weights"):  # in tests the shapes are looked at before
+        GaussianMixture(p.means, p.variances, torch.tensor(weights, dtype=dtype))
 
 
 def test_a_mixture_of_nothing_is_refused():

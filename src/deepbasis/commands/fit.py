@@ -30,7 +30,7 @@ from deepbasis.commands.options import (
 from deepbasis.commands.printing import print_json
 from deepbasis.commands.tables import check_model_path, check_roles
 from deepbasis.commands.together import working_together
-from deepbasis.commands.wording import number_or_auto, options_named
+from deepbasis.commands.wording import number_or_auto, options_named, true_false_or_auto
 from deepbasis.errors import InputError
 from deepbasis.tables import files
 
@@ -81,6 +81,9 @@ def fit(
     validation_fraction: Annotated[float, option("NUMBER", "Share of TRAIN that is held out.", TRAINING)] = 0.1,
     patience: Annotated[
         str, option("INTEGER|auto", "Epochs without progress after which a member stops.", TRAINING)
+    ] = AUTO,
+    calibrate: Annotated[
+        str, choice((AUTO, "true", "false"), "Whether to calibrate the predictions on the validation rows.", TRAINING)
     ] = AUTO,
     dtype: Annotated[str, choice((AUTO, "float32", "float64"), "Precision.", TRAINING)] = AUTO,
     device: Annotated[str, option("auto|cpu|cuda|cuda:K", "Where to compute.", TRAINING)] = AUTO,
@@ -141,9 +144,10 @@ def fit(
         "weight_decay": weight_decay,
         "validation_fraction": validation_fraction,
         "patience": number_or_auto("--patience", patience, int),
+        "calibrate": true_false_or_auto(calibrate),
         "dtype": dtype,
         "device": device,
-        "compile": {"true": True, "false": False}.get(compile, compile),
+        "compile": true_false_or_auto(compile),
         "random_state": seed,
         "verbose": not quiet,
     }

@@ -19,7 +19,7 @@ _OPTIONS = {
         for name in (
             *("method", "recipe", "objective", "rank", "width", "blocks", "alpha", "beta", "members", "epochs"),
             *("batch_size", "learning_rate", "weight_decay", "validation_fraction", "patience", "dtype", "device"),
-            *("compile", "groups", "memory", "max_steps", "checkpoint"),
+            *("calibrate", "compile", "groups", "memory", "max_steps", "checkpoint"),
         )
     },
     "sample_weight": "--weight",
@@ -62,6 +62,11 @@ def rows_explained() -> Iterator[None]:
         if not found or FROM_0 in str(error):
             raise
         raise InputError(explained) from error
+
+
+def true_false_or_auto(text: str) -> bool | str:
+    """What is neither is the estimator's to refuse."""
+    return {"true": True, "false": False}.get(text, text)
 
 
 def number_or_auto(option: str, text: str, kind: type[int] | type[float]) -> int | float | str:

@@ -11,6 +11,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
 from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int
+from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.model import DeepBasisGP, Terms
 from deepbasis.gp.predictive import GaussianMixture
 
@@ -123,7 +124,7 @@ class _Apply(nn.Module):
 class Ensemble:
     """Trained members that predict together, in chunks: memory does not grow with the number of rows.
 
-    `variance_scale` multiplies every predictive variance, noise included; see `gp.calibration`.
+    With a `calibration` each member's prediction, noise included, becomes a mixture of scales.
     """
 
     def __init__(
@@ -131,21 +132,21 @@ class Ensemble:
         models: Sequence[DeepBasisGP],
         *,
         corrected: bool,
-        variance_scale: float = 1.0,
+        calibration: Calibration | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         chunk_rows: int | None = None,
     ) -> None:
         self.stack = Stack(models, device=torch.device(device), dtype=dtype)
         self.corrected = corrected
-        self.variance_scale = check_number("variance_scale", variance_scale, above=0.0)
+        self.calibration = calibration
         if chunk_rows is None:  # a CPU's cache holds little, a GPU wants much to do
             chunk_rows = 65_536 if self.stack.device.type == "cuda" else 4_096
         self.chunk_rows = max(1, check_positive_int("chunk_rows", chunk_rows) // len(models))
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> GaussianMixture:
-        """The equal mixture of the members' predictions for rows x [n, d], on the device of `x`."""
+        """The equal mixture of the members' predictions for rows x [n, d], calibrated, on the device of `x`."""
         means, variances = [], []
         for chunk in x.split(self.chunk_rows):
             rows = chunk.to(self.stack.device, self.stack.dtype)
@@ -155,5 +156,6 @@ class Ensemble:
                 raise NumericalError(f"members {bad} cannot predict: their inducing points' kernel is not positive")
             variance = terms.var + terms.correction if self.corrected else terms.var
             means.append(terms.mean.to(x.device))
-            variances.append((self.variance_scale * (variance + terms.noise[:, None])).to(x.device))
-        return GaussianMixture(torch.cat(means, 1), torch.cat(variances, 1))
+            variances.append((variance + terms.noise[:, None]).to(x.device))
+        predicted = GaussianMixture(torch.cat(means, 1), torch.cat(variances, 1))
+        return predicted if self.calibration is None else self.calibration.apply(predicted)

@@ -23,8 +23,9 @@ from deepbasis.engine.settings import Settings
 from deepbasis.gp import exact
 from deepbasis.gp.methods import OBJECTIVES
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.objectives import Whole, gaussian_nll
+from deepbasis.gp.objectives import Whole
 from deepbasis.gp.posterior import WeightPosterior
+from deepbasis.gp.predictive import Gaussian
 
 log = logging.getLogger("deepbasis")
 
@@ -248,7 +249,7 @@ class Wave:
         return torch.stack([self._loss_sum, score, noise, info, improved.double()])
 
     def _validate(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Validation NLL (MSE for a DNN), noise and info of each member."""
+        """The validation score, noise and info of each member."""
         total: Any = torch.zeros_like(self._loss_sum)
         for chunk in self._validation:
             score, noise, info = self.score(chunk)
@@ -265,7 +266,8 @@ class Wave:
             rows = (y - t.mean).square()
         else:
             var = t.var + t.correction if self.settings.corrected else t.var
-            rows = gaussian_nll(y, t.mean, var + t.noise)
+            predicted = Gaussian(t.mean, var + t.noise)
+            rows = predicted.crps(y) if self.settings.selection == "crps" else -predicted.log_prob(y)
         rows = torch.where(weight > 0, weight * rows.double(), 0.0)
         return rows.sum(), t.noise.double(), t.info.double()
 

@@ -1,85 +1,111 @@
-"""Scale calibration: one factor for all predictive variances, fitted to rows that the model was not trained on."""
+"""Calibration: a mixture of scales of the predictive variance, fitted to rows that the model was not trained on.
 
-import math
+Residuals have heavier tails than a Gaussian: most are smaller than the model says, a few far larger. One factor for all
+variances cannot say so; a few factors with weights can.
+"""
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from deepbasis.errors import NumericalError, check_number, check_same_length, check_tensor
+from deepbasis.errors import InputError, NumericalError, check_number, check_same_length, check_tensor
 from deepbasis.gp.objectives import Weight
 from deepbasis.gp.predictive import GaussianMixture, Predictive
 
-LARGEST_LOG_SCALE = 6.0
-"""The scale lies between exp(-6) and exp(6)."""
+PRIOR_SCALES = (0.25, 1.0, 16.0)
+PRIOR_WEIGHTS = (0.1, 0.88, 0.02)
+"""Where the fit starts, and where few rows leave it."""
+MOST_ROWS = 20_000
+"""That a calibration looks at."""
+MOST_SCALES = 8
+"""That a `Calibration` may have."""
 
-_GRID_STEP = 0.5  # of log s: a row's NLL changes over distances of about 1
-_MOST_STEPS = 100  # Newton's usual number is 5; bisection alone would need about 45
-_TOLERANCE = 1e-13  # of log s
-_LARGEST_SQUARE = 1e100  # of a standardised residual: sums of its squares stay finite
+_SCALE_ROWS = 10.0  # pseudo-rows that speak for each prior scale
+_WEIGHT_ROWS = 6.0  # pseudo-rows that speak for the prior weights, all together
+_STEPS = 100  # always: the result is then a smooth function of the rows and their weights
+_LARGEST_SQUARE = 1e12  # of a standardised residual: scaled variances stay finite, in float32 too
 
 
-def variance_scale(predicted: Predictive, y: Float[Tensor, " n"], weight: Weight = None, *, prior_rows: float) -> float:
-    """The s that minimises sum_i w_i NLL_i(s) + prior_rows / 2 (log s + 1 / s), with every variance multiplied by s.
+@dataclass(frozen=True)
+class Calibration:
+    """Every predicted N(mean, variance) becomes the mixture sum_k weights_k N(mean, scales_k variance)."""
 
-    The second term is that of `prior_rows` more rows, each one standard deviation off: it holds s near 1 where there
-    are few rows. A row of weight k counts as k rows. One Gaussian has, with z = (y - mean) / std,
+    scales: tuple[float, ...]
+    weights: tuple[float, ...]
 
-        s = (sum_i w_i z_i^2 + prior_rows) / (sum_i w_i + prior_rows).
+    def __post_init__(self) -> None:
+        if not 0 < len(self.scales) == len(self.weights) <= MOST_SCALES:
+            raise InputError(
+                f"a calibration has from 1 to {MOST_SCALES} scales and as many weights, "
+                f"got {len(self.scales)} and {len(self.weights)}"
+            )
+        for scale, weight in zip(self.scales, self.weights, strict=True):
+            check_number("a scale", scale, above=0.0)
+            check_number("a scale's weight", weight, at_least=0.0)
+        if abs(sum(self.weights) - 1.0) > 1e-9:
+            raise InputError(f"the weights of the scales must sum to 1, got {self.weights}")
 
-    A mixture may have several minima: a grid over log s finds the lowest, Newton steps inside a bracket its place.
+    @property
+    def mean_scale(self) -> float:
+        """What the variance of a Gaussian is multiplied by."""
+        return sum(weight * scale for scale, weight in zip(self.scales, self.weights, strict=True))
+
+    def apply(self, predicted: Predictive) -> GaussianMixture:
+        """All components with the first scale, then all with the second, ..."""
+        members = _as_mixture(predicted)
+        shares = torch.kron(_tensor(self.weights, members.means), _shares(members))
+        variances = torch.cat([scale * members.variances for scale in self.scales])
+        return GaussianMixture(members.means.repeat(len(self.scales), 1), variances, shares)
+
+
+def calibrate(predicted: Predictive, y: Float[Tensor, " n"], weight: Weight = None) -> Calibration:
+    """The scales s_k and weights pi_k that suit the targets y of rows that the model was not trained on.
+
+    EM for the largest penalised likelihood, with z_ie^2 = (y_i - mean_ie)^2 / variance_ie:
+
+        sum_i w_i log sum_k pi_k mean_e N(y_i; mean_ie, s_k variance_ie)
+            + sum_k a_k log pi_k - n0 / 2 sum_k (log s_k + start_k / s_k)
+
+    The second line is what n0 = 10 more rows for each scale, and 6 for the weights, say for those of the start. A row
+    of weight k counts as k rows. Of more than `MOST_ROWS` rows every m-th is used.
     """
     check_tensor("y", y, 1)
     check_same_length("y", y, "the prediction", predicted.mean)
-    profile = _Profile(predicted, y, weight, check_number("prior_rows", prior_rows, above=0.0))
-    steps = round(LARGEST_LOG_SCALE / _GRID_STEP)
-    grid = [_GRID_STEP * k for k in range(-steps, steps + 1)]
-    best = min(range(len(grid)), key=lambda k: profile.loss(grid[k]))
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    t = grid[best]
-    for _ in range(_MOST_STEPS):
-        excess, slope = profile.excess(t)
-        low, high = (t, high) if excess < 0.0 else (low, t)
-        newton = t - excess / slope if slope > 0.0 else math.nan
-        new = newton if low < newton < high else 0.5 * (low + high)
-        moved, t = abs(new - t), new
-        if moved < _TOLERANCE:
-            break
-    return math.exp(t)
+    members, every = _as_mixture(predicted), -(-len(y) // MOST_ROWS)
+    means, variances = members.means[:, ::every].double(), members.variances[:, ::every].double()
+    if not bool((means + variances.log()).isfinite().all()):
+        raise NumericalError("there are predictions that are not finite: their variance cannot be calibrated")
+    squares = ((y[::every].double() - means) / variances.sqrt()).square().clamp_max(_LARGEST_SQUARE)
+    w = torch.ones_like(squares[0]) if weight is None else weight[::every].double()
+    counted = torch.stack([w.expand_as(squares), w * squares], -1).flatten(0, 1)  # [e n, 2]
+    log_shares = _shares(members).log()[:, None] - 0.5 * variances.log()
+    start, prior = _tensor(PRIOR_SCALES, squares), _tensor(PRIOR_WEIGHTS, squares)
+    scales, weights = start, prior
+    for _ in range(_STEPS):
+        log_scaled = (weights.log() - 0.5 * scales.log())[:, None, None] + log_shares
+        exponents = log_scaled - (0.5 / scales)[:, None, None] * squares
+        r = torch.softmax(exponents.flatten(0, 1), 0).reshape(len(scales), -1)  # [k, e n]
+        rows, sums = (r @ counted).unbind(-1)
+        scales = (sums + _SCALE_ROWS * start) / (rows + _SCALE_ROWS)
+        weights = (rows + _WEIGHT_ROWS * prior) / (rows + _WEIGHT_ROWS * prior).sum()
+    return Calibration(tuple(scales.tolist()), tuple(weights.tolist()))
 
 
-class _Profile:
-    """The loss as a function of t = log s, in float64."""
+def _as_mixture(predicted: Predictive) -> GaussianMixture:
+    if isinstance(predicted, GaussianMixture):
+        return predicted
+    return GaussianMixture(predicted.mean[None], predicted.variance[None])
 
-    def __init__(self, predicted: Predictive, y: Tensor, weight: Weight, prior_rows: float) -> None:
-        if not isinstance(predicted, GaussianMixture):
-            predicted = GaussianMixture(predicted.mean[None], predicted.variance[None])
-        means, variances = predicted.means.double(), predicted.variances.double()
-        self.squares = ((y.double() - means) / variances.sqrt()).square().clamp_max(_LARGEST_SQUARE)
-        self.log_stds = 0.5 * variances.log()
-        if not bool((means + self.log_stds).isfinite().all()):
-            raise NumericalError("there are predictions that are not finite: their variance cannot be calibrated")
-        self.weight = torch.ones_like(self.squares[0]) if weight is None else weight.double()
-        self.prior_rows = prior_rows
-        self.rows = float(self.weight.sum()) + prior_rows
 
-    def loss(self, t: float) -> float:
-        """But for a constant: NLL_i = t / 2 - log sum_e exp(-log std_e - z_e^2 exp(-t) / 2)."""
-        rows = self.weight @ torch.logsumexp(self._exponents(t), 0)
-        return 0.5 * (self.rows * t + self.prior_rows * math.exp(-t)) - float(rows)
+def _shares(members: GaussianMixture) -> Float[Tensor, " e"]:
+    """The weight of each component, in float64."""
+    if members.weights is not None:
+        return members.weights.double()
+    count = len(members.means)
+    return torch.full((count,), 1.0 / count, dtype=torch.float64, device=members.means.device)
 
-    def excess(self, t: float) -> tuple[float, float]:
-        """t - log((sum_i w_i sum_e p_ie z_ie^2 + n0) / (sum_i w_i + n0)) and its derivative.
 
-        p_ie is member e's share in the density of row i. The value has the sign of the loss's derivative, and is zero
-        where that is; it is a straight line for one Gaussian.
-        """
-        share = torch.softmax(self._exponents(t), 0)
-        square = (share * self.squares).sum(0)
-        spread = (share * (self.squares - square).square()).sum(0)  # d square / dt = exp(-t) / 2 times this
-        total = float(self.weight @ square) + self.prior_rows
-        slope = 1.0 - 0.5 * math.exp(-t) * float(self.weight @ spread) / total
-        return t - math.log(total / self.rows), slope
-
-    def _exponents(self, t: float) -> Float[Tensor, "e n"]:
-        return -self.log_stds - 0.5 * math.exp(-t) * self.squares
+def _tensor(values: tuple[float, ...], like: Tensor) -> Float[Tensor, " k"]:
+    return torch.tensor(values, dtype=torch.float64, device=like.device)

@@ -50,52 +50,80 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class GaussianMixture:
-    """An ensemble's prediction: for each of n rows the equal mixture of E Gaussians."""
+    """An ensemble's prediction: for each of n rows a mixture of E Gaussians, equal or with weights that sum to 1."""
 
     means: Float[Tensor, "e n"]
     variances: Float[Tensor, "e n"]
+    weights: Float[Tensor, " e"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights is None:
+            return
+        if self.weights.shape != self.means.shape[:1]:
+            raise InputError(f"{len(self.means)} components need as many weights, got {list(self.weights.shape)}")
+        if not bool((self.weights >= 0).all()) or not abs(float(self.weights.double().sum()) - 1.0) < _WEIGHT_ERROR:
+            raise InputError(f"weights must not be negative and must sum to 1, got {self.weights.tolist()}")
+
+    def _average(self, values: Float[Tensor, "e n"]) -> Float[Tensor, " n"]:
+        """Over the components."""
+        if self.weights is None:
+            return values.mean(0)
+        return (self.weights.to(values.dtype)[:, None] * values).sum(0)
 
     @property
     def mean(self) -> Float[Tensor, " n"]:
-        return self.means.mean(0)
+        return self._average(self.means)
 
     @property
     def variance(self) -> Float[Tensor, " n"]:
         """The mean of the variances and the variance of the means."""
-        return self.variances.mean(0) + self.means.var(0, unbiased=False)
+        if self.weights is None:
+            return self.variances.mean(0) + self.means.var(0, unbiased=False)
+        return self._average(self.variances + (self.means - self.mean).square())
 
     @property
     def std(self) -> Float[Tensor, " n"]:
         return self.variance.sqrt()
 
     def cdf(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        return _ndtr((y - self.means) / self.variances.sqrt()).mean(0)
+        return self._average(_ndtr((y - self.means) / self.variances.sqrt()))
 
     def quantile(self, q: float) -> Float[Tensor, " n"]:
         """The inverse of `cdf`, by Newton steps kept inside a shrinking bracket.
 
         The mixture's quantile lies between the smallest and the largest of its components'. The equation is solved from
-        the nearer tail, where the cdf has its digits.
+        the nearer tail, where the cdf has its digits. Rows that are done are left out of the next step.
         """
         level = _level(q)
-        stds = self.variances.sqrt()
         sign = 1.0 if level <= 0.5 else -1.0  # the upper tail of Y is the lower tail of -Y
-        level, centres = min(level, 1.0 - level), sign * self.means
-        ends = centres + stds * _normal_quantile(level, self.means)
+        level, mirrored = min(level, 1.0 - level), self.affine(sign, 0.0)
+        ends = mirrored.means + mirrored.variances.sqrt() * _normal_quantile(level, self.means)
         low, high = ends.amin(0), ends.amax(0)
         x = 0.5 * (low + high)
+        found, rows = x.clone(), torch.arange(len(x), device=x.device)
         for _ in range(_MOST_STEPS):
-            z = (x - centres) / stds
-            excess = _ndtr(z).mean(0) - level
-            density = (torch.exp(-0.5 * z.square()) / (stds * math.sqrt(2.0 * math.pi))).mean(0)
+            excess, density = mirrored._excess(x, level)
             low, high = torch.where(excess < 0, x, low), torch.where(excess > 0, x, high)
-            newton = x - excess / density
-            inside = (newton > low) & (newton < high)
-            new = torch.where(inside, newton, 0.5 * (low + high))
-            if bool((new == x).all()):
+            finest = torch.finfo(x.dtype).eps * (x.abs() + mirrored.variances.amin(0).sqrt())
+            step = excess / density
+            step = torch.where(step.abs() < finest, finest.copysign(excess), step)  # to close the bracket's other end
+            newton = x - step
+            inside = (newton > low) & (newton < high)  # else it might go to and fro between the ends
+            x = torch.where(excess == 0, x, torch.where(inside, newton, 0.5 * (low + high)))
+            found[rows] = x
+            going = ((high - low > 2.0 * finest) & (excess != 0)).nonzero()[:, 0]
+            if len(going) == 0:
                 break
-            x = new
-        return sign * x
+            rows, x, low, high = rows[going], x[going], low[going], high[going]
+            mirrored = GaussianMixture(mirrored.means[:, going], mirrored.variances[:, going], self.weights)
+        return sign * found
+
+    def _excess(self, x: Float[Tensor, " n"], level: float) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """cdf(x) - level, and its derivative."""
+        stds = self.variances.sqrt()
+        z = (x - self.means) / stds
+        density = torch.exp(-0.5 * z.square()) / (stds * math.sqrt(2.0 * math.pi))
+        return self._average(_ndtr(z)) - level, self._average(density)
 
     def interval(self, coverage: float = 0.95) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """The central interval: as much probability below it as above it."""
@@ -103,30 +131,38 @@ class GaussianMixture:
 
     def log_prob(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         members = -gaussian_nll(y, self.means, self.variances)
-        return torch.logsumexp(members, 0) - math.log(len(self.means))
+        if self.weights is None:
+            return torch.logsumexp(members, 0) - math.log(len(self.means))
+        return torch.logsumexp(members + self.weights.to(members.dtype).log()[:, None], 0)
 
     def crps(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """E|Y - y| - 1/2 E|Y - Y'|, each expectation a mean over members or pairs of members."""
+        shares = self.means.new_ones(len(self.means)) if self.weights is None else self.weights.to(self.means.dtype)
         spread = torch.zeros_like(y)
-        for mean, variance in zip(self.means, self.variances, strict=True):  # E n numbers in memory, not E^2 n
-            spread += _mean_absolute(self.means - mean, (self.variances + variance).sqrt()).mean(0)
-        return _mean_absolute(y - self.means, self.variances.sqrt()).mean(0) - 0.5 * spread / len(self.means)
+        for share, mean, variance in zip(shares, self.means, self.variances, strict=True):  # in memory: E n, not E^2 n
+            spread += share * self._average(_mean_absolute(self.means - mean, (self.variances + variance).sqrt()))
+        error = self._average(_mean_absolute(y - self.means, self.variances.sqrt()))
+        return error - 0.5 * spread / shares.sum()
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s n"]:
         check_positive_int("count", count)
         members, n = self.means.shape
-        pick = torch.randint(members, (count, n), device=self.means.device, generator=generator)
+        if self.weights is None:
+            pick = torch.randint(members, (count, n), device=self.means.device, generator=generator)
+        else:
+            pick = torch.multinomial(self.weights, count * n, replacement=True, generator=generator).view(count, n)
         normal = _standard_normal(count, self.means[0], generator)
         return self.means.gather(0, pick) + self.variances.sqrt().gather(0, pick) * normal
 
     def affine(self, scale: float, shift: float) -> "GaussianMixture":
         """The distribution of scale * Y + shift: from standardised units back to the target's own."""
-        return GaussianMixture(self.means * scale + shift, self.variances * scale**2)
+        return GaussianMixture(self.means * scale + shift, self.variances * scale**2, self.weights)
 
 
 Predictive = Gaussian | GaussianMixture
 
-_MOST_STEPS = 200  # bisection alone would need about 60 in float64; Newton's usual number is 6
+_MOST_STEPS = 200  # bisection alone would need about 60 in float64; Newton's usual number is 9
+_WEIGHT_ERROR = 1e-5  # of their sum: what float32 may round
 
 
 def predict(terms: Terms, *, corrected: bool) -> Gaussian:
