@@ -40,8 +40,10 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) -m deepbasis reproduce step1d --quick --out build/quick/step1d
 	if [ -n "$$DEEPBASIS_DATA" ]; then \
 	  $(RUN) -m deepbasis reproduce uci --quick --out build/quick/uci && \
-	  $(RUN) -m deepbasis reproduce ookla --quick --out build/quick/ookla; \
-	else echo "DEEPBASIS_DATA names no folder: the UCI and Ookla experiments are left out"; fi
+	  $(RUN) -m deepbasis reproduce ookla --quick --out build/quick/ookla && \
+	  $(RUN) benchmarks/recipe.py --quick; \
+	else echo "DEEPBASIS_DATA names no folder: the UCI and Ookla experiments and the recipe's ablation are left out"; fi
+	$(RUN) benchmarks/quality.py --quick
 	$(RUN) benchmarks/exact.py --quick
 	$(RUN) benchmarks/speed.py --quick
 	$(RUN) benchmarks/distributed.py --quick

@@ -1,6 +1,8 @@
 """The recipe's ablation: one factor at a time, then together, scored on validation rows. No test row is ever looked at.
 
-    python benchmarks/recipe.py --data-dir FOLDER [--device cuda] [--only TRIAL ...] [--datasets pol,protein]
+    python benchmarks/recipe.py --data-dir FOLDER --device cuda      # everything that is missing -> results/recipe
+    python benchmarks/recipe.py --only base,minmax --datasets pol    # some of it; such calls may run side by side
+    python benchmarks/recipe.py --quick                              # does it run? nothing is kept
 
 The rows are those of the duplicate-safe split without its test rows: the training rows are split once more, into rows
 to fit and rows to select the epoch (and to calibrate) on, and the scores are of the split's validation rows. A part is
@@ -17,6 +19,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -138,8 +141,19 @@ def main() -> None:
     parser.add_argument("--only", default=None, help="trials, separated by commas; none computes nothing but the table")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=None, help="at most so many of a set, drawn at random")
+    parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    wanted = set(TRIALS) if arguments.only is None else set(arguments.only.split(","))
+    if not arguments.quick:
+        compare(TRIALS, arguments)
+        return
+    arguments.datasets, arguments.seeds, arguments.rows = "pol", 2, 600
+    with TemporaryDirectory() as folder:
+        arguments.out = Path(folder)
+        compare({name: replace(TRIALS[name], steps=4) for name in ("base", "piecewise-16", "bootstrap")}, arguments)
+
+
+def compare(trials: dict[str, Trial], arguments: argparse.Namespace) -> None:
+    wanted = set(trials) if arguments.only is None else set(arguments.only.split(","))
     folder = Folder(arguments.out, devices.named(arguments.device), only=("nothing",))
     found: dict[str, dict[str, Part]] = {}
     for dataset in arguments.datasets.split(","):
@@ -150,7 +164,7 @@ def main() -> None:
                 data.append(load(name, arguments.data_dir, arguments.rows))
             return data[0]
 
-        for name, trial in TRIALS.items():
+        for name, trial in trials.items():
             folder.only = () if name in wanted else ("nothing",)
             part = run(folder, name, trial, dataset, read, arguments.seeds, arguments.rows)
             if part is not None:

@@ -147,10 +147,10 @@ def test_every_role_of_a_column_and_a_validation_file(here, tmp_path):
 
 def test_options_reach_the_estimator(here, tmp_path):
     given = {
-        "method": "sv-rbf", "recipe": "paper", "objective": "ppgp", "rank": 5, "width": 6, "blocks": 1, "alpha": 0.5,
-        "beta": 0.25, "members": 2, "epochs": 2, "batch_size": 40, "learning_rate": 0.002, "weight_decay": 0.5,
-        "validation_fraction": 0.3, "patience": 1, "dtype": "float64", "device": "cpu", "compile": False,
-        "calibrate": True,
+        "method": "sv-rbf", "recipe": "paper", "objective": "ppgp", "rank": 5, "width": 6, "blocks": 1, "inner": 7,
+        "alpha": 0.5, "beta": 0.25, "members": 2, "epochs": 2, "batch_size": 40, "learning_rate": 0.002,
+        "weight_decay": 0.5, "validation_fraction": 0.3, "patience": 1, "dtype": "float64", "device": "cpu",
+        "compile": False, "calibrate": True,
     }  # fmt: skip
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value).lower())]
     good("fit", "train.csv", "-t", "price", "--out", str(tmp_path / "m"), "--seed", "7", "--quiet", *words)

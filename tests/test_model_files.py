@@ -305,7 +305,7 @@ def test_the_model_of_release_0_1_predicts_the_same() -> None:
     np.testing.assert_allclose(mean, expected["mean"], rtol=1e-6)
     np.testing.assert_allclose(std, expected["std"], rtol=1e-6)
     np.testing.assert_allclose(model.predict_quantiles(table, [0.05, 0.95]), expected["quantiles"], rtol=1e-6)
-    later = {"calibrate": "auto"}  # arguments that release 0.1 had not
+    later = {"calibrate": "auto", "inner": 8}  # arguments that release 0.1 had not
     assert model.get_params() == json.loads(str(expected["parameters"])) | later
     assert model.calibration_ is None
     assert np.ptp(mean) > 1.0  # it does say something

@@ -25,7 +25,7 @@ def check_arguments(given: Any) -> None:
             )
     for name in ("rank", "width", "blocks", "members"):
         check_positive_int(name, getattr(given, name))
-    for name in ("epochs", "batch_size", "patience"):
+    for name in ("inner", "epochs", "batch_size", "patience"):
         if not is_auto(getattr(given, name)):
             check_positive_int(name, getattr(given, name))
     for name in ("alpha", "beta"):

@@ -36,6 +36,7 @@ from deepbasis.gp.predictive import Gaussian
 from deepbasis.persistence import KIND as KIND
 from deepbasis.planning import Plan, make_plan
 from deepbasis.predictions import Predictions
+from deepbasis.recipes import RECIPES
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight, row_groups
 from deepbasis.tables.scanning import Roles
 from deepbasis.tables.sources import Source
@@ -81,6 +82,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     recipe : what "auto" means: "default", or "paper" for the paper's settings.
     objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows.
     rank, width, blocks : basis functions; width and residual blocks of the network.
+    inner : width inside a block, or "auto": the recipe's multiple of `width`.
     alpha, beta : weights of the trace and KL regularisers, or "auto": chosen by the validation NLL, among candidates
         that are all trained together.
     members : models in the ensemble, which predicts as their equal mixture.
@@ -115,6 +117,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         rank: int = 128,
         width: int = 64,
         blocks: int = 2,
+        inner: int | str = "auto",
         alpha: float | str = "auto",
         beta: float | str = "auto",
         members: int = 4,
@@ -137,6 +140,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self.rank = rank
         self.width = width
         self.blocks = blocks
+        self.inner = inner
         self.alpha = alpha
         self.beta = beta
         self.members = members
@@ -313,6 +317,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             rank=int(self.rank),
             width=int(self.width),
             blocks=int(self.blocks),
+            inner=RECIPES[self.recipe].inner_factor * int(self.width) if self.inner == "auto" else int(self.inner),
             noise=member.noise,
             seed=member.seed,
         )

@@ -75,7 +75,8 @@ def load(make: Any, path: str | PathLike[str], device: torch.device) -> Any:
 
 
 def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], device: torch.device) -> Any:
-    regressor = make(**metadata["parameters"])
+    parameters = metadata["parameters"]
+    regressor = make(**{"inner": parameters["width"], **parameters})  # before there was `inner` it was the width
     regressor._check_parameters()
     arrays = {name: tensor.numpy() for name, tensor in _under("preprocessor/", tensors).items()}
     regressor.preprocessor_ = Preprocessor.from_state(arrays, metadata["preprocessing"])

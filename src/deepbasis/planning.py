@@ -54,6 +54,8 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         noise_learning_rate=recipe.noise_learning_rate,
         weight_decay=given.weight_decay,
         schedule=recipe.schedule,
+        average=None if objective == EXACT else recipe.average,
+        selection=recipe.selection,
         patience=int(patience),
         precision=precision,
         compile=on_gpu and steps >= _COMPILE_STEPS if given.compile == "auto" else bool(given.compile),

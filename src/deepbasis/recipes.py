@@ -18,15 +18,22 @@ class Recipe:
     noise_learning_rate: float
     """For the log of the noise variance, which must travel far: see the notes on the paper's gaps."""
     schedule: str
+    average: float | None
+    """The decay of a running average of the parameters."""
+    selection: str
+    """What the best epoch has least of on the validation rows: "nll" or "crps"."""
+    inner_factor: int
+    """Width inside the network's blocks, as a multiple of the width between them."""
     batch_size: int
     full_batch_rows: int
     """Up to here a step takes every row."""
     full_batch_steps: int
     """Steps where one batch holds every row."""
-    steps: int
-    """Steps at most otherwise, within `most_epochs` and at least `fewest_epochs`."""
+    epochs: int
+    """Otherwise, within the steps below; but `fewest_epochs` at least."""
+    fewest_steps: int
+    most_steps: int
     fewest_epochs: int
-    most_epochs: int
     exact_steps: int
     """For objective="mml"."""
     stream_steps: int
@@ -44,34 +51,42 @@ class Recipe:
 
 RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
     {
-        "default": Recipe(
+        "default": Recipe(  # each number's reason is in docs/recipe.md
             learning_rate=3e-3,
             noise_learning_rate=2e-2,
             schedule="cosine",
+            average=0.995,
+            selection="crps",
+            inner_factor=4,
             batch_size=512,
             full_batch_rows=2_048,
             full_batch_steps=400,
-            steps=2_000,
+            epochs=150,
+            fewest_steps=1_500,
+            most_steps=20_000,
             fewest_epochs=5,
-            most_epochs=200,
             exact_steps=400,
             stream_steps=20_000,
             stream_epochs=20,
-            patience_share=0.25,
-            alphas=(0.0, 0.1),
-            betas=(0.1,),
+            patience_share=0.5,
+            alphas=(0.0,),
+            betas=(1.0,),
             calibrate=True,
         ),
         "paper": Recipe(
             learning_rate=1e-3,
             noise_learning_rate=1e-3,
             schedule="constant",
+            average=None,
+            selection="nll",
+            inner_factor=1,
             batch_size=1024,
             full_batch_rows=1_024,
             full_batch_steps=400,
-            steps=10**9,
+            epochs=400,
+            fewest_steps=1,
+            most_steps=10**9,
             fewest_epochs=400,
-            most_epochs=400,
             exact_steps=2_000,
             stream_steps=10**9,
             stream_epochs=400,
@@ -90,7 +105,8 @@ def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool) -> int:
     steps_an_epoch = -(-rows // batch_size)
     if steps_an_epoch == 1:
         return recipe.full_batch_steps
-    return max(recipe.fewest_epochs, min(recipe.most_epochs, recipe.steps // steps_an_epoch))
+    steps = min(max(recipe.epochs * steps_an_epoch, recipe.fewest_steps), recipe.most_steps)
+    return max(recipe.fewest_epochs, steps // steps_an_epoch)
 
 
 def stream_epochs_for(

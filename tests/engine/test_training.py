@@ -94,7 +94,7 @@ def score(model: DeepBasisGP, data: Rows, settings: Settings) -> float:
         predictive = predict(model(data.x), corrected=settings.corrected)
         if settings.objective == "mse":
             return float(metrics.rmse(predictive, data.y)) ** 2
-        return float(metrics.nll(predictive, data.y))
+        return float((metrics.crps if settings.selection == "crps" else metrics.nll)(predictive, data.y))
 
 
 def clip(model: DeepBasisGP, limit: float | None) -> None:
@@ -234,9 +234,10 @@ def test_exact_training_learns(lab):
 
 @pytest.mark.parametrize("method", list(METHODS))
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_best_epoch_is_kept(lab, method, count):
+@pytest.mark.parametrize("selection", ["nll", "crps"])
+def test_the_best_epoch_is_kept(lab, method, count, selection):
     """The model that comes out has, on the validation data, the best score of the history, and it says so."""
-    settings = lab.settings(method, epochs=12, learning_rate=0.05)
+    settings = lab.settings(method, epochs=12, learning_rate=0.05, selection=selection)
     for outcome in train(lab.build(method), lab.members(count), lab.data, lab.validation, settings):
         validation = outcome.history["validation"]
         assert outcome.best_epoch == 1 + int(validation.argmin())

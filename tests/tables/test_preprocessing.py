@@ -78,24 +78,24 @@ def test_a_mixed_table_by_hand():
         *["when (year)", "when (day of year, sin)", "when (day of year, cos)"],
         *["when (day of week, sin)", "when (day of week, cos)", "when (missing)"],
     ]
-    age = NORMAL_IQR / 20  # the inverted CDF of 20, 30, 40, 50: quartiles 20 and 40, median 30
-    wait = NORMAL_IQR / 120  # of 0, 60, …, 240 s: quartiles 60 and 180, median 120
-    day = NORMAL_IQR / 2  # of days 1, 2, 3, 4: quartiles 1 and 3, median 2
+    age = 1 / np.sqrt(125)  # 20, 30, 40, 50: the mean is 35, its squared distances 225, 25, 25, 225
+    wait = 1 / (60 * np.sqrt(2))  # of 0, 60, …, 240 s: the mean is 120, the standard deviation 60 times that of 0 … 4
+    day = NORMAL_IQR / 2  # the inverted CDF of days 1, 2, 3, 4: quartiles 1 and 3, median 2
     of_year, of_week = 2 * np.pi / 365.25, 2 * np.pi / 7  # Monday, the first of January
     wave = [[np.sin(of_year * k), np.cos(of_year * k), np.sin(of_week * k), np.cos(of_week * k)] for k in range(4)]
     expected = [
-        [-10 * age, 0, 1, 0, 0, 0, 1, -120 * wait, -day, *wave[0], 0],
-        [0, 0, 0, 0, 1, 0, -1, -60 * wait, 0, *wave[1], 0],
+        [-15 * age, 0, 1, 0, 0, 0, 1, -120 * wait, -day, *wave[0], 0],
+        [-5 * age, 0, 0, 0, 1, 0, -1, -60 * wait, 0, *wave[1], 0],
         [0, 1, 1, 0, 0, 0, -1, 0, day, *wave[2], 0],
-        [10 * age, 0, 0, 0, 0, 1, -1, 60 * wait, 2 * day, *wave[3], 0],
-        [20 * age, 0, 0, 1, 0, 0, 1, 120 * wait, 0, 0, 0, 0, 0, 1],
+        [5 * age, 0, 0, 0, 0, 1, -1, 60 * wait, 2 * day, *wave[3], 0],
+        [15 * age, 0, 0, 1, 0, 0, 1, 120 * wait, 0, 0, 0, 0, 0, 1],
     ]
     assert preprocessor.width == 14
     np.testing.assert_allclose(preprocessor.transform(table), expected, atol=1e-15)
 
 
 def test_what_was_not_there_in_training():
-    """Unseen categories, and holes in columns that had none: no indicator, the median, all zeros."""
+    """Unseen categories, and holes in columns that had none: no indicator, the mean, all zeros."""
     train = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [True, True, False], "c": ["x", "y", "x"]})
     preprocessor = Preprocessor.fit(train)
     new = pd.DataFrame({"a": [np.nan, 2.0], "b": pd.array([None, False], dtype="boolean"), "c": ["z", None]})
@@ -261,33 +261,91 @@ def test_normal_values_get_unit_scale():
     assert abs(z.std() - 1) < 0.03
 
 
-def test_a_scale_of_its_own_where_the_quartiles_coincide():
-    x = np.zeros((100, 1))
-    x[:10] = 1.0
-    z = Preprocessor.fit(x).transform(x)
-    assert z[-1, 0] == 0
-    assert z[0, 0] == squash(np.array([1 / x.std()]))[0] > 3
+def test_numbers_get_mean_0_and_standard_deviation_1():
+    rng = np.random.default_rng(0)
+    few = np.where(rng.random(5000) < 0.97, 0.0, rng.exponential(size=5000))  # the quartiles coincide
+    x = np.stack([rng.normal(3, 2, 5000), rng.lognormal(size=5000), rng.integers(0, 3, 5000), few], axis=1)
+    weight = rng.exponential(size=5000)
+    for one, mass in ((None, np.ones(5000)), (weight, weight)):
+        mean = np.average(x, axis=0, weights=mass)
+        std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=mass))
+        encodings = Preprocessor.fit(x, one).encodings
+        np.testing.assert_allclose([e.center for e in encodings], mean, rtol=1e-12)
+        np.testing.assert_allclose([e.scale for e in encodings], std, rtol=1e-12)
+        z = (x - mean) / std
+        np.testing.assert_allclose(Preprocessor.fit(x, one).transform(x), squash(z), rtol=1e-9, atol=1e-12)
 
 
-def test_an_outlier_does_not_dominate():
-    x = np.random.default_rng(0).normal(size=(1000, 1))
-    x[0] = 1e12
-    z = Preprocessor.fit(x).transform(x)
-    assert 3 < z[0, 0] < 31
-    assert abs(z[1:].std() - 1) < 0.1
+def test_a_column_that_is_mostly_one_value_is_whole():
+    x = np.zeros((10_000, 1))
+    x[:6, 0] = [1.0, 2.0, 3.0, 4.0, 5.0, 300.0]
+    encoding = Preprocessor.fit(x).encodings[0]
+    assert (encoding.center, encoding.scale) == pytest.approx((x.mean(), x.std()), rel=1e-12)
 
 
-def test_the_squash_is_monotone_odd_smooth_and_bounded():
-    z = np.concatenate([np.linspace(0, 10, 1001), np.logspace(1.1, 308, 400)])
-    squashed = squash(z)
-    assert np.array_equal(squashed[z <= 3], z[z <= 3])
+ORDINARY = {
+    "normal": lambda rng: rng.normal(size=1000),
+    "offset": lambda rng: rng.normal(1e6, 1e-2, 1000),
+    "mostly zero": lambda rng: np.where(rng.random(1000) < 0.9, 0.0, rng.normal(size=1000)),
+    "almost all zero": lambda rng: np.concatenate([np.zeros(995), rng.normal(size=5)]),
+    "two values": lambda rng: np.repeat([0.0, 1.0], [997, 3]),
+}
+
+
+@pytest.mark.parametrize("outlier", [1e12, -1e30, 1e308])
+@pytest.mark.parametrize("column", sorted(ORDINARY))
+def test_an_outlier_has_no_influence_on_the_others(column, outlier):
+    x = ORDINARY[column](np.random.default_rng(0))[:, None]
+    with_outlier = np.concatenate([x, [[outlier]]])
+    z, preprocessor = Preprocessor.fit(x).transform(x), Preprocessor.fit(with_outlier)
+    assert same_bits(preprocessor.transform(x), z)
+    assert np.abs(z).max() < 10 + np.log1p(np.sqrt(1000)) < 20 < np.abs(preprocessor.transform([[outlier]])[0, 0]) < 38
+
+
+def test_far_out_is_a_thousand_robust_scales():
+    x = np.arange(-500.0, 501.0)
+    scale = 500 / NORMAL_IQR  # the inverted CDF: quartiles -250 and 250
+    for far, kept in ((990 * scale, True), (1010 * scale, False), (-1010 * scale, False)):
+        whole = np.append(x, far)
+        expected = whole if kept else x
+        encoding = Preprocessor.fit(whole[:, None]).encodings[0]
+        assert (encoding.center, encoding.scale) == pytest.approx((expected.mean(), expected.std()), abs=1e-9)
+
+
+@pytest.mark.parametrize(("linear", "most"), [(3.0, 31), (10.0, 38)])
+def test_the_squash_is_monotone_odd_smooth_and_bounded(linear, most):
+    z = np.concatenate([np.linspace(0, 20, 2001), np.logspace(1.4, 308, 400)])
+    squashed = squash(z, linear)
+    assert np.array_equal(squashed[z <= linear], z[z <= linear])
     assert (np.diff(squashed[z < 1e12]) > 0).all()
     assert (np.diff(squashed) >= 0).all()
-    assert np.array_equal(squash(-z), -squashed)
-    assert squash(np.array([np.inf]))[0] == squashed[-1] < 31
+    assert np.array_equal(squash(-z, linear), -squashed)
+    assert squash(np.array([np.inf]), linear)[0] == squashed[-1] < most
     step = 1e-6
-    slopes = (squash(np.array([3 + step])) - squash(np.array([3.0]))) / step
+    slopes = (squash(np.array([linear + step]), linear) - linear) / step
     np.testing.assert_allclose(slopes, 1, atol=1e-5)
+
+
+def test_numbers_are_linear_up_to_ten_and_dates_up_to_three():
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta([0, 1, 2, 3, 4], unit="D")
+    table = pd.DataFrame({"a": [0.0, 1.0, 2.0, 3.0, 4.0], "d": days, "w": days - days[0]})
+    preprocessor = Preprocessor.fit(table)
+    assert [encoding.linear for encoding in preprocessor.encodings] == [10.0, 3.0, 10.0]
+    later = table.iloc[:1].assign(a=16.0, d=days[0] + pd.Timedelta("16D"), w=pd.Timedelta("16D"))
+    z = preprocessor.transform(later)[0, [0, 1, -1]]
+    straight, bent = 14 / np.sqrt(2), 3 + np.log1p(14 * NORMAL_IQR / 2 - 3)  # days 0 … 4: median 2, quartiles 1 and 3
+    np.testing.assert_allclose(z, [straight, bent, straight], rtol=1e-12)
+
+
+def test_a_state_that_does_not_say_where_the_squash_begins_is_of_release_0_1():
+    x = np.random.default_rng(0).normal(size=(100, 1))
+    preprocessor = Preprocessor.fit(x)
+    arrays, metadata = preprocessor.state()
+    assert metadata["columns"][0].pop("linear") == 10.0
+    z = np.array([[-50.0], [-2.0], [2.9], [3.1], [50.0]])
+    old = Preprocessor.from_state(arrays, metadata).transform(preprocessor.encodings[0].center + z * arrays["scale"])
+    np.testing.assert_allclose(old, squash(z, 3.0), rtol=1e-12)
+    assert abs(old[-1, 0]) < 7 < 13 < preprocessor.transform(z)[-1, 0]
 
 
 def test_quantiles_are_those_of_the_inverted_cdf():
@@ -371,7 +429,8 @@ def test_weights_are_repetitions_also_where_the_quartiles_coincide(x, data):
 def test_equal_weights_are_no_weights():
     table = mixed_table()
     for weight in (1.0, 0.1, 1 / 3):
-        assert Preprocessor.fit(table, np.full(60, weight)).encodings[0] == Preprocessor.fit(table).encodings[0]
+        equal, none = Preprocessor.fit(table, np.full(60, weight)), Preprocessor.fit(table)
+        np.testing.assert_allclose(equal.transform(table), none.transform(table), rtol=1e-12, atol=1e-12)
 
 
 WILD = st.floats(allow_infinity=False) | st.sampled_from([1e300, -1e300, 1e-300, 5e-324, 1.7e308, -1.7e308])
@@ -386,7 +445,7 @@ def test_every_finite_or_missing_number_gives_finite_numbers(x, data):
     for table in (x, new):
         out = preprocessor.transform(table)
         assert np.isfinite(out).all()
-        assert np.abs(out).max() < 31
+        assert np.abs(out).max() < 38
         assert out.shape == (len(table), preprocessor.width)
     assert through_json(preprocessor) == preprocessor
 
@@ -465,6 +524,10 @@ def damaged(change):
         lambda a, m: m["columns"][0].update(missing=1),
         lambda a, m: m["columns"][0].update(varies="yes"),
         lambda a, m: m["columns"][0].update(surprise=1),
+        lambda a, m: m["columns"][0].update(linear=0.0),
+        lambda a, m: m["columns"][0].update(linear=float("nan")),
+        lambda a, m: m["columns"][0].update(linear=float("inf")),
+        lambda a, m: m["columns"][0].update(linear="10"),
         lambda a, m: m["columns"][3].update(categories=[1, 2]),
         lambda a, m: m["columns"][3].update(categories=["a", "a"]),
         lambda a, m: m["columns"][3].update(categories=[f"{k}" for k in range(99)]),

@@ -14,7 +14,7 @@ from deepbasis.tables.encoders import MAX_CATEGORIES
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
 from deepbasis.tables.sketch import POINTS
 from deepbasis.tables.statistics import Statistics
-from deepbasis.tables.summaries import Categories, Moments
+from deepbasis.tables.summaries import FARTHEST, Categories, Moments, TrimmedMoments
 
 
 def table(n: int, seed: int = 0) -> pd.DataFrame:
@@ -68,38 +68,83 @@ def test_a_table_of_few_values_gives_the_same_preprocessing_to_the_last_bit(work
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_a_large_table_differs_in_the_ranks_of_its_quantiles_alone(workers):
+def test_a_large_table_gives_the_same_to_rounding(workers):
+    """But for the numbers that are far out by the sketch's quartiles and not by the exact ones, or the reverse."""
     n = 60_000
     frame, y = table(n), np.random.default_rng(1).standard_cauchy(n)
     statistics = gathered(frame, y, rows=5_000, workers=workers)
     ours, theirs = statistics.preprocessor(), Preprocessor.fit(frame)
-    error = statistics.rank_error()
-    assert 0.0 < error < 0.001
+    assert 0.0 < statistics.rank_error() < 0.001
     for name, mine, exact in zip(frame.columns, ours.encodings, theirs.encodings, strict=True):
-        sketched = name in ("normal", "skewed", "lapse")
-        assert sketched or mine.center == exact.center, name
-        if sketched:
-            values = np.sort(frame[name].dropna().astype("int64" if name == "lapse" else "float64"))
-            center = mine.center * (1e9 if name == "lapse" else 1.0)
-            assert abs(np.searchsorted(values, center, side="right") / len(values) - 0.5) <= error + 2 / len(values)
-            assert mine.scale == pytest.approx(exact.scale, rel=0.02)
-        else:
-            assert mine.scale == pytest.approx(exact.scale, rel=1e-12), name
-        rest = [(e.kind, e.missing, e.varies, e.fill, e.categories, e.other, e.phases) for e in (mine, exact)]
+        tolerance = 0.02 if name == "skewed" else 1e-12
+        assert mine.center == pytest.approx(exact.center, rel=tolerance), name
+        assert mine.scale == pytest.approx(exact.scale, rel=tolerance), name
+        rest = [(e.kind, e.missing, e.varies, e.fill, e.categories, e.other, e.phases, e.linear) for e in (mine, exact)]
         assert rest[0] == rest[1]
     expected = TargetScaler.fit(y)
     assert statistics.target().mean == pytest.approx(expected.mean, rel=1e-9)
     assert statistics.target().scale == pytest.approx(expected.scale, rel=1e-10)
 
 
-def test_a_column_whose_quartiles_are_equal_is_scaled_by_its_standard_deviation():
+def test_the_trend_of_many_dates_differs_in_the_ranks_of_its_quantiles_alone():
+    n = 60_000
+    seconds = np.sort(np.random.default_rng(0).integers(0, 10**8, n))
+    frame = pd.DataFrame({"when": pd.Timestamp("2020-01-01") + pd.to_timedelta(seconds, unit="s")})
+    statistics = gathered(frame, np.zeros(n), rows=5_000, workers=3)
+    mine, exact = statistics.preprocessor().encodings[0], Preprocessor.fit(frame).encodings[0]
+    start = pd.Timestamp("2020-01-01").timestamp()
+    rank = np.searchsorted(seconds, mine.center - start, side="right") / n
+    assert 0.0 < abs(rank - 0.5) <= statistics.rank_error() + 2 / n
+    assert mine.scale == pytest.approx(exact.scale, rel=0.01)
+
+
+def test_a_column_whose_quartiles_are_equal_is_whole():
     rng = np.random.default_rng(0)
     n = 40_000
     frame = pd.DataFrame({"c": np.where(rng.random(n) < 0.8, 3.0, rng.normal(size=n))})
     statistics = gathered(frame, np.zeros(n), rows=9_000)
     assert statistics.rank_error() > 0.0
     assert statistics.preprocessor().encodings[0].scale == pytest.approx(frame["c"].std(ddof=0), rel=1e-12)
-    assert statistics.preprocessor().encodings[0].center == 3.0
+    assert statistics.preprocessor().encodings[0].center == pytest.approx(frame["c"].mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 8])
+@pytest.mark.parametrize("outliers", [1, FARTHEST, FARTHEST + 300])
+def test_a_few_numbers_that_are_far_out_are_left_out_and_many_nearly(outliers, workers):
+    rng = np.random.default_rng(0)
+    n = 40_000
+    values, weight = rng.normal(3.0, 2.0, n), rng.exponential(size=n)
+    values[rng.permutation(n)[:outliers]] = np.geomspace(1e7, 1e308, outliers)
+    frame = pd.DataFrame({"c": values, "-c": -values})
+    for one in (None, weight):
+        statistics = gathered(frame, np.zeros(n), one, rows=5_000, workers=workers)
+        assert statistics.rank_error() > 0.0
+        for mine, exact in zip(
+            statistics.preprocessor().encodings, Preprocessor.fit(frame, one).encodings, strict=True
+        ):
+            tolerance = 1e-12 if outliers <= FARTHEST else 0.01
+            assert mine.center == pytest.approx(exact.center, rel=tolerance)
+            assert mine.scale == pytest.approx(exact.scale, rel=tolerance)
+            assert 1.9 < exact.scale < 2.1
+
+
+def test_trimmed_moments_are_those_of_the_values_within():
+    rng = np.random.default_rng(0)
+    values, weight = rng.standard_cauchy(20_000), rng.exponential(size=20_000)
+    parts = [TrimmedMoments() for _ in range(4)]
+    for k, at in enumerate(np.array_split(np.arange(20_000), 23)):
+        parts[k % 4].add(values[at], weight[at])
+    whole = TrimmedMoments()
+    for part in parts:
+        whole.merge(part)
+    again = TrimmedMoments.from_state(whole.state())
+    for low, high in ((-np.inf, np.inf), (-50.0, 80.0), (-20.0, np.inf)):
+        inside = (values >= low) & (values <= high)
+        mean = np.average(values[inside], weights=weight[inside])
+        std = np.sqrt(np.average((values[inside] - mean) ** 2, weights=weight[inside]))
+        assert whole.within(low, high) == again.within(low, high) == pytest.approx((mean, std), rel=1e-10)
+    assert whole.within(-1.0, 1.0) is None  # more than can be told apart
+    assert whole.ends == (values.min(), values.max())
 
 
 def test_weights_are_counted_as_rows():

@@ -64,6 +64,7 @@ def fit(
     rank: Annotated[int, option("INTEGER", "Basis functions.", MODEL)] = 128,
     width: Annotated[int, option("INTEGER", "Width of the network.", MODEL)] = 64,
     blocks: Annotated[int, option("INTEGER", "Residual blocks of the network.", MODEL)] = 2,
+    inner: Annotated[str, option("INTEGER|auto", "Width inside a block.", MODEL)] = AUTO,
     alpha: Annotated[
         str, option("NUMBER|auto", "Weight of the trace regulariser; auto: chosen on the validation rows.", MODEL)
     ] = AUTO,
@@ -135,6 +136,7 @@ def fit(
         "rank": rank,
         "width": width,
         "blocks": blocks,
+        "inner": number_or_auto("--inner", inner, int),
         "alpha": number_or_auto("--alpha", alpha, float),
         "beta": number_or_auto("--beta", beta, float),
         "members": members,

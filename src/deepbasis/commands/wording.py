@@ -17,8 +17,17 @@ _OPTIONS = {
     **{
         name: f"--{name.replace('_', '-')}"
         for name in (
-            *("method", "recipe", "objective", "rank", "width", "blocks", "alpha", "beta", "members", "epochs"),
-            *("batch_size", "learning_rate", "weight_decay", "validation_fraction", "patience", "dtype", "device"),
+            *("method", "recipe", "objective", "rank", "width", "blocks", "inner", "alpha", "beta", "members"),
+            *(
+                "epochs",
+                "batch_size",
+                "learning_rate",
+                "weight_decay",
+                "validation_fraction",
+                "patience",
+                "dtype",
+                "device",
+            ),
             *("calibrate", "compile", "groups", "memory", "max_steps", "checkpoint"),
         )
     },

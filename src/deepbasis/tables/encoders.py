@@ -22,8 +22,11 @@ MAX_CATEGORIES = 32
 HOPELESS_CATEGORIES = 1000
 """With more than these, in more than half of the rows distinct, a column is an identifier."""
 
-LINEAR, FLAT = 3.0, 1e12
-"""Scaled values are kept up to 3, grow logarithmically beyond, and not at all beyond 10^12 (where they are 30.6)."""
+LINEAR, FLAT = 10.0, 1e12
+"""Scaled numbers are kept up to 10, grow logarithmically beyond, and not at all beyond 10^12 (where they are 37.6)."""
+
+FAR_OUT = 1000.0
+"""Numbers so many robust scales from the median have no part in the mean and the standard deviation."""
 
 _NORMAL_IQR = 1.3489795003921634  # of a standard normal: the scale is the standard deviation of what is normal
 
@@ -44,7 +47,8 @@ class Encoding:
     """Training had two different values; a column of one value has no output."""
     center: float = 0.0
     scale: float = 1.0
-    """Median and robust scale of the numbers; of a boolean column 1/2 and 1/2, which gives -1 and +1."""
+    """Mean and standard deviation of the numbers, median and robust scale of dates; of a boolean column 1/2 and 1/2,
+    which gives -1 and +1."""
     fill: float = 0.0
     """What stands for a missing value, as encoded."""
     categories: tuple[str, ...] = ()
@@ -52,6 +56,8 @@ class Encoding:
     """Training had more categories than got a column."""
     phases: tuple[str, ...] = ()
     """The cycles of a date that vary in training."""
+    linear: float = 3.0
+    """Where the squash begins: 3 for dates, and for the numbers of release 0.1, whose files do not say."""
 
     @property
     def width(self) -> int:
@@ -67,12 +73,12 @@ class Encoding:
         return names + [f"{column} (missing)"] * self.missing
 
 
-def squash(z: Array) -> Array:
-    """z where |z| <= 3, then sign(z) (3 + log(1 + |z| - 3)): monotone, differentiable, tame for every z (NaN stays)."""
+def squash(z: Array, linear: float = LINEAR) -> Array:
+    """z where |z| <= a = `linear`, then sign(z) (a + log(1 + |z| - a)): monotone, smooth, tame for all z; NaN stays."""
     size = np.minimum(np.abs(z), FLAT)
-    far = size > LINEAR
+    far = size > linear
     if far.any():
-        size[far] = LINEAR + np.log1p(size[far] - LINEAR)
+        size[far] = linear + np.log1p(size[far] - linear)
     return np.copysign(size, z)
 
 
@@ -108,20 +114,28 @@ def number_encoding(
     missing: bool,
     phases: tuple[str, ...],
     ends: tuple[float, float] | None = None,
-    std: float | None = None,
+    moments: tuple[float, float] | None = None,
 ) -> Encoding:
     """Of a column of numbers, from its distribution: values in ascending order, and their weights.
 
-    `ends` and `std` are the smallest and largest value and the standard deviation where the distribution is that of a
-    sketch, which does not know them exactly.
+    `ends` are the smallest and largest value, and `moments` the mean and standard deviation within `ordinary_range`,
+    where the distribution is that of a sketch, which does not know them exactly.
     """
     low, high = ends or (float(distinct[0]), float(distinct[-1]))
     rounding = 4 * float(np.finfo(np.float64).eps) * max(abs(low), abs(high))
     varies = high / 2 - low / 2 > rounding  # halved: no overflow
     if kind == "boolean":
         return Encoding("boolean", missing, varies, 0.5, 0.5, 2 * quantile(distinct, mass, 0.5) - 1)
-    center, scale = _center_and_scale(distinct, mass, std)
-    return Encoding(kind, missing, varies, center, scale, phases=phases)
+    bottom, top = ordinary_range(kind, distinct, mass)
+    ordinary = (distinct >= bottom) & (distinct <= top)
+    mean, std = moments or mean_and_std(distinct[ordinary], mass[ordinary])
+    center, scale = min(max(mean, low), high) + 0.0, std  # rounding can lead out of the range, and to infinity
+    if kind == "datetime":
+        center, scale = _median_and_scale(distinct, mass)
+    limits = np.finfo(np.float64)
+    scale = min(max(scale or std or 1.0, float(limits.tiny)), float(limits.max))
+    linear = Encoding.linear if kind == "datetime" else LINEAR
+    return Encoding(kind, missing, varies, center, scale, phases=phases, linear=linear)
 
 
 def category_encoding(counts: Mapping[str, float], missing: bool, more: bool = False) -> Encoding:
@@ -169,14 +183,30 @@ def mean_and_std(distinct: Array, mass: Array) -> tuple[float, float]:
     return mean * unit, math.sqrt(variance) * unit
 
 
-def _center_and_scale(distinct: Array, mass: Array, std: float | None) -> tuple[float, float]:
-    """The median, and the interquartile range over a normal's; where that is 0, the standard deviation."""
-    low, center, high = (quantile(distinct, mass, q) for q in (0.25, 0.5, 0.75))
-    scale = high / _NORMAL_IQR - low / _NORMAL_IQR
+def ordinary_range(kind: str, distinct: Array, mass: Array) -> tuple[float, float]:
+    """Where the numbers lie that mean and standard deviation are taken of: the median, give or take 1000 scales.
+
+    Some columns hold a 1e30, or -999999 for what is missing: left in, it would make the other values one. Where the
+    quartiles coincide, the scale is the median distance of those values that are not the median.
+    """
+    if kind == "datetime":
+        return -math.inf, math.inf
+    center, scale = _median_and_scale(distinct, mass)
     if scale == 0.0:
-        scale = (mean_and_std(distinct, mass)[1] if std is None else std) or 1.0
-    limits = np.finfo(np.float64)
-    return center, min(max(scale, float(limits.tiny)), float(limits.max))
+        with np.errstate(over="ignore"):
+            distance = np.abs(distinct - center)
+        away = np.flatnonzero(distance)
+        if len(away) == 0:
+            return -math.inf, math.inf
+        away = away[np.argsort(distance[away], kind="stable")]
+        scale = quantile(distance[away], mass[away], 0.5)
+    return center - FAR_OUT * scale, center + FAR_OUT * scale
+
+
+def _median_and_scale(distinct: Array, mass: Array) -> tuple[float, float]:
+    """The median, and the interquartile range over a normal's."""
+    low, center, high = (quantile(distinct, mass, q) for q in (0.25, 0.5, 0.75))
+    return center, high / _NORMAL_IQR - low / _NORMAL_IQR
 
 
 def phase_ranges(seconds: Array) -> Array:
@@ -214,7 +244,7 @@ def encode(encoding: Encoding, column: Column, out: Array) -> None:
         return
     if encoding.varies:
         with np.errstate(over="ignore"):  # values 1e300 away are as far as it goes: squash takes inf
-            z = squash((column.values - encoding.center) / encoding.scale)
+            z = squash((column.values - encoding.center) / encoding.scale, encoding.linear)
         z[missing] = encoding.fill
         out[:, 0] = z
     if encoding.phases:

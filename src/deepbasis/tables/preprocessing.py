@@ -2,11 +2,11 @@
 
 What each kind of column becomes (in brackets: the names of the outputs for a column `c`):
 
-- numeric, and durations in seconds: (c - median) / robust scale, squashed where it is far out [c]
+- numeric, and durations in seconds: (c - mean) / standard deviation, squashed where it is far out [c]
 - boolean: -1 and +1 [c]
 - text and categories: one-hot for the 32 most frequent [c=red], one for the rest if there is a rest [c (other)]
-- dates (UTC where they have a zone): the trend, like a number [c (year)], and sine and cosine of each cycle that varies
-  in training [c (hour, sin)] …
+- dates (UTC where they have a zone): the trend, (c - median) / robust scale, squashed too [c (year)], and sine and
+  cosine of each cycle that varies in training [c (hour, sin)] …
 
 A column with missing values in training gets an indicator [c (missing)]. A column with one value in training has no
 output; where that leaves none at all, there is one of zeros.
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from deepbasis.errors import FileFormatError, InputError
 from deepbasis.tables.columns import KINDS, Column
-from deepbasis.tables.encoders import MAX_CATEGORIES, PHASES, Encoding, check_kind, encode, fit_encoding
+from deepbasis.tables.encoders import FLAT, MAX_CATEGORIES, PHASES, Encoding, check_kind, encode, fit_encoding
 from deepbasis.tables.reading import column_names, open_table, read_column, some_rows
 from deepbasis.tables.targets import TargetScaler, check_target, check_weight, row_groups
 
@@ -192,6 +192,7 @@ def _encoding(record: Any, numbers: dict[str, float]) -> Encoding:
     _check(encoding.varies or not encoding.other, "a rest of categories where there is one")
     _check(all(type(flag) is bool for flag in (encoding.missing, encoding.varies, encoding.other)), "flags")
     _check(bool(np.isfinite(list(numbers.values())).all()) and encoding.scale > 0, "numbers must be finite, scale > 0")
+    _check(type(encoding.linear) is float and 0.0 < encoding.linear < FLAT, "the squash must begin at a number > 0")
     _check(all(type(name) is str for name in encoding.categories), "categories must be texts")
     _check(len(set(encoding.categories)) == len(encoding.categories) <= MAX_CATEGORIES, "categories")
     _check(list(encoding.phases) == [phase for phase in PHASES if phase in encoding.phases], "phases of a date")

@@ -1,14 +1,15 @@
 """What is remembered of one column that is seen piece by piece: enough for its encoding, little, and mergeable.
 
-Exact: counts, missing values, smallest and largest value, mean and standard deviation (to rounding), which cycles of a
-date vary, and the weights of up to `MOST_NAMES` categories. Quantiles are a sketch's (see `sketch.py`).
+Exact: counts, missing values, smallest and largest value, mean and standard deviation (to rounding, and while at most
+`FARTHEST` values on a side are far out), which cycles of a date vary, and the weights of up to `MOST_NAMES` categories.
+Quantiles are a sketch's (see `sketch.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from deepbasis.tables.encoders import (
     mean_and_std,
     no_values,
     number_encoding,
+    ordinary_range,
     phase_ranges,
     phases_that_vary,
 )
@@ -30,6 +32,9 @@ from deepbasis.tables.sketch import QuantileSketch
 
 MOST_NAMES = 100_000
 """Categories that are counted at a time. Beyond, the rarer half is let go; see `Categories`."""
+
+FARTHEST = 1024
+"""So many of the smallest values of a column, and of the largest, are kept as they are."""
 
 _HASHES = 1024
 
@@ -73,10 +78,62 @@ class Moments:
 
 
 @dataclass
+class TrimmedMoments:
+    """Mean and standard deviation without the values that turn out, in the end, to be far out.
+
+    The smallest and largest values are kept apart, so that a 1e30 never enters a sum that it could not leave again.
+    """
+
+    values: Array = field(default_factory=lambda: np.empty(0))
+    """The `FARTHEST` smallest, then the `FARTHEST` largest; all while there are no more than that."""
+    mass: Array = field(default_factory=lambda: np.empty(0))
+    rest: Moments = field(default_factory=Moments)
+
+    def add(self, values: Array, weight: Array | None) -> None:
+        mass = np.ones(len(values)) if weight is None else weight
+        if self.rest.mass:  # most values of most blocks go the short way
+            near = (values >= self.values[:FARTHEST].max()) & (values <= self.values[FARTHEST:].min())
+            self.rest.add(values[near], mass[near])
+            values, mass = values[~near], mass[~near]
+        values, mass = np.concatenate([self.values, values]), np.concatenate([self.mass, mass])
+        if len(values) > 2 * FARTHEST:
+            order = np.argpartition(values, (FARTHEST, len(values) - FARTHEST - 1))
+            middle, ends = order[FARTHEST:-FARTHEST], np.concatenate([order[:FARTHEST], order[-FARTHEST:]])
+            self.rest.add(values[middle], mass[middle])
+            values, mass = values[ends], mass[ends]
+        self.values, self.mass = values, mass
+
+    def merge(self, other: TrimmedMoments) -> None:
+        self.add(other.values, other.mass)
+        self.rest.merge(other.rest)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest value."""
+        return float(self.values.min()), float(self.values.max())
+
+    def within(self, low: float, high: float) -> tuple[float, float] | None:
+        """Mean and standard deviation of the values from low to high; None where too many are beyond to tell."""
+        if self.rest.mass and not low <= self.rest.low <= self.rest.high <= high:
+            return None
+        inside = (self.values >= low) & (self.values <= high)
+        whole = replace(self.rest)
+        whole.add(self.values[inside], self.mass[inside])
+        return whole.mean, whole.std
+
+    def state(self) -> dict[str, Array]:
+        return {"ends": self.values, "ends_mass": self.mass, "rest": self.rest.state()}
+
+    @classmethod
+    def from_state(cls, arrays: Mapping[str, Array]) -> TrimmedMoments:
+        return cls(arrays["ends"], arrays["ends_mass"], Moments.from_state(arrays["rest"]))
+
+
+@dataclass
 class Numbers:
     """Of a column of numbers, truth values, durations or dates."""
 
-    moments: Moments = field(default_factory=Moments)
+    moments: TrimmedMoments = field(default_factory=TrimmedMoments)
     sketch: QuantileSketch = field(default_factory=QuantileSketch)
     ranges: Array = field(default_factory=_NO_RANGE.copy)
     """[phases, 2]: first and last step of each cycle of a date."""
@@ -105,16 +162,16 @@ class Numbers:
         phases = phases_that_vary(self.ranges) if kind == "datetime" else ()
         if self.sketch.exact:
             return number_encoding(kind, distinct, mass, missing, phases)
-        ends = self.moments.low, self.moments.high
-        return number_encoding(kind, distinct, mass, missing, phases, ends, self.moments.std)
+        moments = self.moments.within(*ordinary_range(kind, distinct, mass))
+        return number_encoding(kind, distinct, mass, missing, phases, self.moments.ends, moments)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        return {"moments": self.moments.state(), "ranges": self.ranges, **self.sketch.state()}, {}
+        return {**self.moments.state(), "ranges": self.ranges, **self.sketch.state()}, {}
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> Numbers:
         sketch = QuantileSketch.from_state(arrays)
-        return cls(Moments.from_state(arrays["moments"]), sketch, np.array(arrays["ranges"]))
+        return cls(TrimmedMoments.from_state(arrays), sketch, np.array(arrays["ranges"]))
 
 
 @dataclass
