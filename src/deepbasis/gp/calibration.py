@@ -2,6 +2,8 @@
 
 Residuals have heavier tails than a Gaussian: most are smaller than the model says, a few far larger. One factor for all
 variances cannot say so; a few factors with weights can.
+
+NOTE[DIFF]: the paper predicts with the Gaussian itself.
 """
 
 from dataclasses import dataclass
