@@ -41,6 +41,7 @@ from deepbasis.gp.embedding import Periodic, PiecewiseLinear, quantile_edges
 from deepbasis.gp.methods import build
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, Predictive, mixture
+from deepbasis.tables.encoders import squash
 from deepbasis.tables.preprocessing import Preprocessor
 
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
@@ -59,7 +60,7 @@ class Trial:
     blocks: int = 2
     inner: int = 256
     scaling: str = "standard"
-    """Or "robust", "minmax", "quantile", "tame"."""
+    """Or "robust", "minmax", "quantile", "tame", and "product", which is what the default does now."""
     embedding: str = "none"
     """Or "periodic:SCALE", "piecewise:BINS", "x+piecewise:BINS"."""
     learning_rate: float = 3e-3
@@ -230,8 +231,16 @@ def _tame(X: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     return scale
 
 
+def _robust(X: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """By median and quartiles, and beyond three such scales only logarithmically larger: the product's first way."""
+    low, middle, high = np.quantile(X, [0.25, 0.5, 0.75], axis=0)
+    scale = np.where(high > low, (high - low) / 1.349, np.where(X.std(0) > 0, X.std(0), 1.0))
+    return lambda Z: squash((Z - middle) / scale, 3.0)
+
+
 SCALINGS: dict[str, Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]] = {
-    "robust": lambda X: Preprocessor.fit(X).transform,
+    "robust": _robust,
+    "product": lambda X: Preprocessor.fit(X).transform,
     "minmax": _minmax,
     "standard": _standard,
     "tame": _tame,
