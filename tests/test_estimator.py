@@ -588,7 +588,7 @@ def test_only_weights_that_the_objective_has_are_tried(method: str, objective: s
     [
         (20, {}, torch.float64, 20),
         (FLOAT64_ROWS, {}, torch.float64, FLOAT64_ROWS),
-        (FLOAT64_ROWS + 1, {}, torch.float32, 512),
+        (FLOAT64_ROWS + 1, {}, torch.float32, 128),
         (10**7, {}, torch.float32, 512),
         (20, {"dtype": "float32"}, torch.float32, 20),
         (10**6, {"dtype": "float64", "batch_size": 7}, torch.float64, 7),

@@ -63,3 +63,20 @@ def test_in_memory_steps_are_bounded_by_whole_passes():
     assert make_plan(model, 10_000, max_steps=350).settings.epochs == 3
     assert make_plan(model, 10_000, max_steps=1).settings.epochs == 1
     assert make_plan(DeepBasisRegressor(objective="mml", device="cpu"), 10_000, max_steps=9).settings.epochs == 9
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "steps"),
+    [
+        (200, 200, 400),
+        (640, 128, 1_000),
+        (2_048, 128, 2_400),
+        (4_000, 256, 2_400),
+        (9_000, 512, 2_700),
+        (10**6, 512, 19_540),
+    ],
+)
+def test_batches_and_steps_grow_with_the_table(rows, batch_size, steps):
+    plan = make_plan(DeepBasisRegressor(device="cpu"), rows)
+    assert plan.settings.batch_size == batch_size
+    assert plan.settings.epochs * -(-rows // batch_size) == pytest.approx(steps, rel=0.01)

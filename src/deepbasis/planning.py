@@ -8,7 +8,15 @@ import torch
 from deepbasis.engine import devices
 from deepbasis.engine.settings import EXACT, Settings
 from deepbasis.gp.methods import METHODS
-from deepbasis.recipes import FLOAT64_ROWS, RECIPES, epochs_for, objective_of, stream_epochs_for, weights_for
+from deepbasis.recipes import (
+    FLOAT64_ROWS,
+    RECIPES,
+    batch_size_for,
+    epochs_for,
+    objective_of,
+    stream_epochs_for,
+    weights_for,
+)
 
 _COMPILE_STEPS = 3_000  # from here on compiling pays on a GPU
 
@@ -27,9 +35,7 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     """For the arguments of a `DeepBasisRegressor`."""
     recipe = RECIPES[given.recipe]
     objective = objective_of(given.method, given.objective)
-    batch_size = given.batch_size
-    if batch_size == "auto":
-        batch_size = rows if rows <= recipe.full_batch_rows else recipe.batch_size
+    batch_size = batch_size_for(recipe, rows) if given.batch_size == "auto" else given.batch_size
     passes = None if given.epochs == "auto" else int(given.epochs)
     if streamed:
         epochs, epoch_rows = stream_epochs_for(recipe, rows, int(batch_size), objective == EXACT, passes, max_steps)

@@ -6,8 +6,11 @@ from types import MappingProxyType
 
 from deepbasis.gp.methods import METHODS
 
-FLOAT64_ROWS = 2_048
+FLOAT64_ROWS = 256
 """Up to here dtype="auto" is float64."""
+
+BATCHES = 16
+"""An epoch of a small table has about so many."""
 
 _FEWEST_STEPS = 50  # between two validations
 
@@ -24,7 +27,8 @@ class Recipe:
     """What the best epoch has least of on the validation rows: "nll" or "crps"."""
     inner_factor: int
     """Width inside the network's blocks, as a multiple of the width between them."""
-    batch_size: int
+    batch_sizes: Sequence[int]
+    """The smallest of them that cuts the rows into at most `BATCHES`; else the largest."""
     full_batch_rows: int
     """Up to here a step takes every row."""
     full_batch_steps: int
@@ -58,11 +62,11 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             average=0.995,
             selection="crps",
             inner_factor=4,
-            batch_size=512,
-            full_batch_rows=2_048,
+            batch_sizes=(128, 256, 512),
+            full_batch_rows=256,
             full_batch_steps=400,
             epochs=150,
-            fewest_steps=1_500,
+            fewest_steps=1_000,
             most_steps=20_000,
             fewest_epochs=5,
             exact_steps=400,
@@ -80,7 +84,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             average=None,
             selection="nll",
             inner_factor=1,
-            batch_size=1024,
+            batch_sizes=(1024,),
             full_batch_rows=1_024,
             full_batch_steps=400,
             epochs=400,
@@ -97,6 +101,12 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
         ),
     }
 )
+
+
+def batch_size_for(recipe: Recipe, rows: int) -> int:
+    if rows <= recipe.full_batch_rows:
+        return rows
+    return next((size for size in recipe.batch_sizes if BATCHES * size >= rows), recipe.batch_sizes[-1])
 
 
 def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool) -> int:
