@@ -2,6 +2,7 @@
 
     python benchmarks/recipe.py --data-dir FOLDER --device cuda      # everything that is missing -> results/recipe
     python benchmarks/recipe.py --only base,minmax --datasets pol    # some of it; such calls may run side by side
+    python benchmarks/recipe.py --small                              # on small tables -> results/recipe/small
     python benchmarks/recipe.py --quick                              # does it run? nothing is kept
 
 The rows are those of the duplicate-safe split without its test rows: the training rows are split once more, into rows
@@ -18,6 +19,7 @@ import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +30,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import QuantileTransformer
 from torch import nn
 
+import _quality_data
 from deepbasis.datasets import ookla, splits, uci
 from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows
@@ -133,6 +136,21 @@ TRIALS: dict[str, Trial] = {
 }
 
 
+SMALL = replace(BASE, beta=1.0, average=0.99, batch_size=128, steps=1_000)
+SMALL_TRIALS: dict[str, Trial] = {
+    "base": SMALL,
+    "steps-500": replace(SMALL, steps=500),
+    "all-rows-steps-400": replace(SMALL, batch_size=1_024, steps=400),
+    "inner-64": replace(SMALL, inner=64),
+    "rate-1e-3": replace(SMALL, learning_rate=1e-3),
+    "decay-1e-1": replace(SMALL, weight_decay=1e-1),
+    "noise-start-1e-1": replace(SMALL, noise=1e-1),
+}
+SMALL_SETS = tuple(
+    f"{name}@{k}" for name in ("diabetes", "friedman1", "hetero1d", "linear", "step1d") for k in range(3)
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, default=None)
@@ -142,10 +160,13 @@ def main() -> None:
     parser.add_argument("--only", default=None, help="trials, separated by commas; none computes nothing but the table")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=None, help="at most so many of a set, drawn at random")
+    parser.add_argument("--small", action="store_true", help="folds of small tables, with trials of their own")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
+    if arguments.small:
+        arguments.datasets, arguments.seeds, arguments.out = ",".join(SMALL_SETS), 4, arguments.out / "small"
     if not arguments.quick:
-        compare(TRIALS, arguments)
+        compare(SMALL_TRIALS if arguments.small else TRIALS, arguments)
         return
     arguments.datasets, arguments.seeds, arguments.rows = "pol", 2, 600
     with TemporaryDirectory() as folder:
@@ -193,6 +214,8 @@ class Data:
 
 def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
     """Rows to fit, to select on, and to score. The test rows of the split are dropped here."""
+    if "@" in name:
+        return _small(*name.split("@"))
     if name in UCI:
         X, y = uci.load(name, data_dir)
     else:
@@ -208,6 +231,19 @@ def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
     parts = {"fit": split.train[to_fit], "select": split.train[~to_fit], "score": split.validation}
     mean, std = y[parts["fit"]].mean(), y[parts["fit"]].std()
     return Data({side: X[r] for side, r in parts.items()}, {side: (y[r] - mean) / std for side, r in parts.items()})
+
+
+def _small(name: str, fold: str) -> Data:
+    """A fold of the quality benchmark's cross-validation, without its test rows."""
+    size = _quality_data.Size(tasks=())
+    table = _quality_data.SMALL[name](size.small_rows)
+    one = next(islice(_quality_data._cross_validation(table, size), int(fold), None))
+    X, y = (side.double().numpy() for side in one.train)
+    order = np.random.default_rng(int(fold)).permutation(len(y))
+    select, to_fit = np.split(order, [len(y) // 9])
+    parts = {"fit": (X[to_fit], y[to_fit]), "select": (X[select], y[select])}
+    parts["score"] = (one.validation.x.double().numpy(), one.validation.y.double().numpy())
+    return Data({side: x for side, (x, _) in parts.items()}, {side: z for side, (_, z) in parts.items()})
 
 
 def _minmax(X: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -328,7 +364,7 @@ def _scores(select: Sequence[Gaussian], score: Sequence[Gaussian], data: dict[st
         return {"raw": _evaluate(scored, data["score"].y), "calibrated": _evaluate(calibrated, data["score"].y)}
 
     members = [both(a, b) for a, b in zip(select, score, strict=True)]
-    sizes = [k for k in (2, 3, 5, 8) if k <= len(score)]
+    sizes = [k for k in (2, 3, 4, 5) if k <= len(score)]
     return {"members": members, "ensembles": {str(k): both(mixture(select[:k]), mixture(score[:k])) for k in sizes}}
 
 
@@ -341,71 +377,73 @@ def _evaluate(predicted: Predictive, y: torch.Tensor) -> dict[str, float]:
 
 
 def write(folder: Folder, found: dict[str, dict[str, Part]]) -> None:
-    lines = list(_lines(found))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["trial", "dataset", "what", "metric", "mean", "std"])
-    writer.writerows(lines)
+    writer.writerows(_lines(found))
     folder.write("table.csv", text.getvalue())
     folder.write("table.md", _page(found))
 
 
 def _of(part: Part, what: str, metric: str) -> np.ndarray:
-    """ "1 raw", "1 calibrated" (of each seed), "5 raw", "5 calibrated" (one number)."""
+    """Of "1 raw" or "1 calibrated" a number for each seed; of the ensemble "5 raw" or "5 calibrated" one."""
     size, how = what.split()
     rows = part.values["members"] if size == "1" else [part.values["ensembles"][size]]
     return np.array([row[how][metric] for row in rows])
 
 
+def _largest(found: dict[str, dict[str, Part]]) -> str:
+    """The largest ensemble that every part has."""
+    sizes = [set(part.values["ensembles"]) for parts in found.values() for part in parts.values()]
+    return max(set.intersection(*sizes), key=int)
+
+
 def _lines(found: dict[str, dict[str, Part]]) -> Iterator[list[object]]:
     for trial, parts in found.items():
         for dataset, part in parts.items():
-            for what in ("1 raw", "1 calibrated", "5 raw", "5 calibrated"):
-                if what[0] == "1" or what.split()[0] in part.values["ensembles"]:
-                    for metric in METRICS:
-                        values = _of(part, what, metric)
-                        std = f"{values.std(ddof=1):.5g}" if len(values) > 1 else ""
-                        yield [trial, dataset, what, metric, f"{values.mean():.5g}", std]
+            for size, how, metric in product(("1", _largest(found)), ("raw", "calibrated"), METRICS):
+                values = _of(part, f"{size} {how}", metric)
+                std = f"{values.std(ddof=1):.5g}" if len(values) > 1 else ""
+                yield [trial, dataset, f"{size} {how}", metric, f"{values.mean():.5g}", std]
 
 
 def _page(found: dict[str, dict[str, Part]]) -> str:
     text = ["# The recipe's factors, on validation rows\n", __doc__.split("\n\n")[2] + "\n"]
     base = found.get("base", {})
-    datasets = list(base)
-    for metric, what in (
-        ("nll", "1 raw"),
-        ("nll", "1 calibrated"),
-        ("crps", "1 raw"),
-        ("nll", "5 raw"),
-        ("nll", "5 calibrated"),
-        ("crps", "5 calibrated"),
-    ):
+    for size, how, metric in product(("1", _largest(found)) if found else (), ("raw", "calibrated"), ("nll", "crps")):
         lines = []
         for trial, parts in found.items():
-            cells, gains = [], []
-            for dataset in datasets:
-                if dataset not in parts or (
-                    what[0] != "1" and what.split()[0] not in parts[dataset].values["ensembles"]
-                ):
-                    cells.append("–")
-                    continue
-                values, before = _of(parts[dataset], what, metric), _of(base[dataset], what, metric)
-                if trial == "base":
-                    cells.append(f"{values.mean():.3f}")
-                    continue
-                gain = values.mean() - before.mean() if metric == "nll" else (values.mean() / before.mean() - 1.0)
-                gains.append(gain)
-                paired = values - before if len(values) == len(before) else np.array([np.nan])
-                error = paired.std(ddof=1) / math.sqrt(len(paired)) if len(paired) > 1 else math.nan
-                if metric != "nll":
-                    error = error / before.mean()
-                cells.append(f"{gain:+.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}"))
-            lines.append([trial, *cells, f"{np.mean(gains):+.3f}" if len(gains) == len(datasets) else ""])
+            compared = {d: _compared(parts[d], base[d], f"{size} {how}", metric) for d in base if d in parts}
+            cells = [compared[d].text(own=trial == "base") if d in compared else "–" for d in base]
+            complete = len(compared) == len(base) and trial != "base"
+            lines.append([trial, *cells, f"{np.mean([c.gain for c in compared.values()]):+.3f}" if complete else ""])
         kind = "NLL, nats" if metric == "nll" else "CRPS, relative"
-        text.append(f"## {kind}: {what.replace('1 ', 'one member, ').replace('5 ', 'five members, ')}\n")
-        text.append(markdown_table(["trial less base", *datasets, "mean"], lines))
+        text.append(f"## {kind}: {'one member' if size == '1' else f'{size} members'}, {how}\n")
+        text.append(markdown_table(["trial less base", *base, "mean"], lines))
     text.append(provenance([part for parts in found.values() for part in parts.values()]))
     return "\n".join(text)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    value: float
+    gain: float
+    """In nats for NLL, else relative."""
+    error: float
+    """Standard error of the gain over seeds, seed by seed; NaN for a single number."""
+
+    def text(self, *, own: bool) -> str:
+        if own:
+            return f"{self.value:.3f}"
+        return f"{self.gain:+.3f}" + ("" if math.isnan(self.error) else f" ± {self.error:.3f}")
+
+
+def _compared(part: Part, base: Part, what: str, metric: str) -> _Compared:
+    values, before = _of(part, what, metric), _of(base, what, metric)
+    unit = 1.0 if metric == "nll" else before.mean()
+    paired = (values - before) / unit
+    error = paired.std(ddof=1) / math.sqrt(len(paired)) if len(paired) > 1 else math.nan
+    return _Compared(values.mean(), paired.mean(), error)
 
 
 if __name__ == "__main__":
