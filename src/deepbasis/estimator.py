@@ -83,8 +83,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows.
     rank, width, blocks : basis functions; width and residual blocks of the network.
     inner : width inside a block, or "auto": the recipe's multiple of `width`.
-    alpha, beta : weights of the trace and KL regularisers, or "auto": chosen by the validation NLL, among candidates
-        that are all trained together.
+    alpha, beta : weights of the trace and KL regularisers, or "auto": the recipe's; where it has several candidates
+        they are all trained together, and the validation score chooses.
     members : models in the ensemble, which predicts as their equal mixture.
     epochs, batch_size, learning_rate, patience : numbers, or "auto": the recipe's for this many rows.
     validation_fraction : share of the rows held out for early stopping and selection. Identical rows, and rows of one

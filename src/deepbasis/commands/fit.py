@@ -66,10 +66,10 @@ def fit(
     blocks: Annotated[int, option("INTEGER", "Residual blocks of the network.", MODEL)] = 2,
     inner: Annotated[str, option("INTEGER|auto", "Width inside a block.", MODEL)] = AUTO,
     alpha: Annotated[
-        str, option("NUMBER|auto", "Weight of the trace regulariser; auto: chosen on the validation rows.", MODEL)
+        str, option("NUMBER|auto", "Weight of the trace regulariser; auto: the recipe's.", MODEL)
     ] = AUTO,
     beta: Annotated[
-        str, option("NUMBER|auto", "Weight of the KL regulariser; auto: chosen on the validation rows.", MODEL)
+        str, option("NUMBER|auto", "Weight of the KL regulariser; auto: the recipe's.", MODEL)
     ] = AUTO,
     members: Annotated[int, option("INTEGER", "Models in the ensemble.", MODEL)] = 4,
     validation: Annotated[
