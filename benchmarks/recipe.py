@@ -415,7 +415,7 @@ def _page(found: dict[str, dict[str, Part]]) -> str:
         for trial, parts in found.items():
             compared = {d: _compared(parts[d], base[d], f"{size} {how}", metric) for d in base if d in parts}
             cells = [compared[d].text(own=trial == "base") if d in compared else "–" for d in base]
-            complete = len(compared) == len(base) and trial != "base"
+            complete = 0 < len(compared) == len(base) and trial != "base"
             lines.append([trial, *cells, f"{np.mean([c.gain for c in compared.values()]):+.3f}" if complete else ""])
         kind = "NLL, nats" if metric == "nll" else "CRPS, relative"
         text.append(f"## {kind}: {'one member' if size == '1' else f'{size} members'}, {how}\n")
