@@ -65,12 +65,8 @@ def fit(
     width: Annotated[int, option("INTEGER", "Width of the network.", MODEL)] = 64,
     blocks: Annotated[int, option("INTEGER", "Residual blocks of the network.", MODEL)] = 2,
     inner: Annotated[str, option("INTEGER|auto", "Width inside a block.", MODEL)] = AUTO,
-    alpha: Annotated[
-        str, option("NUMBER|auto", "Weight of the trace regulariser; auto: the recipe's.", MODEL)
-    ] = AUTO,
-    beta: Annotated[
-        str, option("NUMBER|auto", "Weight of the KL regulariser; auto: the recipe's.", MODEL)
-    ] = AUTO,
+    alpha: Annotated[str, option("NUMBER|auto", "Weight of the trace regulariser; auto: the recipe's.", MODEL)] = AUTO,
+    beta: Annotated[str, option("NUMBER|auto", "Weight of the KL regulariser; auto: the recipe's.", MODEL)] = AUTO,
     members: Annotated[int, option("INTEGER", "Models in the ensemble.", MODEL)] = 4,
     validation: Annotated[
         str | None, option("FILE", "Rows to stop early on; otherwise a part of TRAIN is held out.", TRAINING)
