@@ -12,8 +12,6 @@ folder side by side, and a peer may run in an environment of its own. The tables
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +29,7 @@ from deepbasis.datasets._download import data_folder
 from deepbasis.datasets.ookla import ATTRIBUTION
 from deepbasis.engine import devices
 from deepbasis.errors import CheckpointMismatchError, InputError
-from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, number, provenance, summary
+from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, number, provenance, summary, tidy_csv
 
 LOWER_IS_BETTER = METRICS[:4]
 COMPARED = ("nll", "crps")
@@ -296,19 +294,10 @@ def average_ranks(cells: Sequence[Cell]) -> tuple[dict[str, dict[str, float]], l
 
 def write(folder: Folder, size: Size, parts: Sequence[Part]) -> None:
     cells = cells_of(parts, size.tasks)
-    folder.write("table.csv", csv_text(rows_of(cells)))
+    folder.write("table.csv", tidy_csv(Row._fields, rows_of(cells)))
     folder.write("table.md", markdown(cells, parts))
     if any(cell.task.dataset in OOKLA for cell in cells):
         folder.write("ATTRIBUTION.txt", f"The rows of the data sets {', '.join(OOKLA)}: {ATTRIBUTION}\n")
-
-
-def csv_text(rows: Iterable[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row._fields)
-    for row in rows:
-        writer.writerow(["" if v is None else f"{v:.6g}" if isinstance(v, float) else v for v in row])
-    return text.getvalue()
 
 
 INTRODUCTION = """# Quality of predictions

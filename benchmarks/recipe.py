@@ -14,8 +14,6 @@ seed by seed.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -37,7 +35,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.experiments.fitting import fit
-from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, provenance
+from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, provenance, summary, tidy_csv
 from deepbasis.gp import metrics
 from deepbasis.gp.calibration import calibrate
 from deepbasis.gp.embedding import Periodic, PiecewiseLinear, quantile_edges
@@ -377,11 +375,8 @@ def _evaluate(predicted: Predictive, y: torch.Tensor) -> dict[str, float]:
 
 
 def write(folder: Folder, found: dict[str, dict[str, Part]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trial", "dataset", "what", "metric", "mean", "std"])
-    writer.writerows(_lines(found))
-    folder.write("table.csv", text.getvalue())
+    header = ["trial", "dataset", "what", "metric", "mean", "std"]
+    folder.write("table.csv", tidy_csv(header, _lines(found)))
     folder.write("table.md", _page(found))
 
 
@@ -403,8 +398,7 @@ def _lines(found: dict[str, dict[str, Part]]) -> Iterator[list[object]]:
         for dataset, part in parts.items():
             for size, how, metric in product(("1", _largest(found)), ("raw", "calibrated"), METRICS):
                 values = _of(part, f"{size} {how}", metric)
-                std = f"{values.std(ddof=1):.5g}" if len(values) > 1 else ""
-                yield [trial, dataset, f"{size} {how}", metric, f"{values.mean():.5g}", std]
+                yield [trial, dataset, f"{size} {how}", metric, *summary(values)]
 
 
 def _page(found: dict[str, dict[str, Part]]) -> str:

@@ -244,7 +244,9 @@ PARTS = [
 
 
 def test_the_tidy_table_has_a_row_for_each_metric():
-    rows = list(csv.reader(io.StringIO(quality.csv_text(quality.rows_of(quality.cells_of(PARTS, TASKS))))))
+    rows = list(
+        csv.reader(io.StringIO(quality.tidy_csv(quality.Row._fields, quality.rows_of(quality.cells_of(PARTS, TASKS)))))
+    )
     assert rows[0] == ["dataset", "split", "model", "metric", "mean", "std", "seconds"]
     found = {tuple(row[:4]): row[4:] for row in rows[1:]}
     assert len(found) == len(rows) - 1 == 6 * (4 + 1 + 1)

@@ -67,7 +67,7 @@ def test_a_part_that_fails_leaves_nothing_and_keeps_its_checkpoint(folder):
 
 
 def test_a_tidy_table_has_the_columns_and_an_empty_cell_for_nothing():
-    text = parts.tidy_csv([Row("pol", "paper", "", "dbk-silu", "nll", -2.5, None, -2.967)])
+    text = parts.tidy_csv(Row._fields, [Row("pol", "paper", "", "dbk-silu", "nll", -2.5, None, -2.967)])
     (row,) = csv.DictReader(io.StringIO(text))
     assert list(row) == ["dataset", "split", "setting", "method", "metric", "mean", "std", "paper"]
     assert (float(row["mean"]), row["std"], float(row["paper"])) == (-2.5, "", -2.967)

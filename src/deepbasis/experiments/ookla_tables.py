@@ -50,7 +50,7 @@ PAPER = MappingProxyType(_paper_table())
 
 
 def write(folder: Folder, parts: Sequence[Part], *, quick: bool) -> None:
-    folder.write("table.csv", tidy_csv(row for part in parts for row in rows_of(part)))
+    folder.write("table.csv", tidy_csv(Row._fields, (row for part in parts for row in rows_of(part))))
     folder.write("table.md", markdown(parts, quick=quick))
     folder.write("ATTRIBUTION.txt", f"The tables and figures in this folder: {ATTRIBUTION}\n")
 

@@ -114,10 +114,10 @@ def summary(values: Iterable[float]) -> tuple[float, float | None]:
     return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None
 
 
-def tidy_csv(rows: Iterable[Row]) -> str:
+def tidy_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row._fields)
+    writer.writerow(header)
     for row in rows:
         writer.writerow(["" if v is None else f"{v:.6g}" if isinstance(v, float) else v for v in row])
     return text.getvalue()

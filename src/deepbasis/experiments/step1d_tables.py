@@ -23,7 +23,7 @@ DATASET, SPLIT, ORACLE = "step1d", "paper", "oracle"
 
 
 def write(folder: Folder, results: Results) -> None:
-    folder.write("table.csv", tidy_csv(rows(results)))
+    folder.write("table.csv", tidy_csv(Row._fields, rows(results)))
     folder.write("tables.md", markdown(results))
 
 

@@ -65,7 +65,7 @@ def write(
     if any(readings.values()):
         rows += reading_rows(readings, size.seeds)
         folder.write("readings.md", reading_markdown(readings, size.seeds))
-    folder.write("table.csv", tidy_csv(rows))
+    folder.write("table.csv", tidy_csv(Row._fields, rows))
     swept = {(p.values["dataset"], p.values["method"]): p for p in tables.get("paper", ())}
     shown = [name for name in SENSITIVE if (name, "dbk-silu") in swept and (name, "vbll") in swept]
     if shown:
