@@ -127,10 +127,24 @@ TRIALS: dict[str, Trial] = {
     "warmup-300": replace(BASE, warmup_steps=300),
     "steps-1000": replace(BASE, steps=1_000),
     "together": TOGETHER,
-    "together-tame": replace(TOGETHER, scaling="tame"),
+    "together-product": replace(TOGETHER, scaling="product"),
     "together-width-128": replace(TOGETHER, width=128),
     "together-periodic-0.1": replace(TOGETHER, embedding="periodic:0.1"),
     "together-steps-4000": replace(TOGETHER, steps=4_000),
+    "together-alpha-0.1": replace(TOGETHER, alpha=0.1),
+    "together-inner-64": replace(TOGETHER, inner=64),
+    "together-rank-256": replace(TOGETHER, rank=256),
+    "paper": Trial(
+        scaling="minmax",
+        inner=64,
+        learning_rate=1e-3,
+        noise_learning_rate=1e-3,
+        schedule="constant",
+        batch_size=1024,
+        steps=12_000,
+        alpha=0.1,
+        selection="nll",
+    ),
 }
 
 
