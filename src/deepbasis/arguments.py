@@ -14,7 +14,7 @@ from deepbasis.recipes import RECIPES
 
 def check_arguments(given: Any) -> None:
     """Look at every argument of a `DeepBasisRegressor`."""
-    check_choice("method", given.method, METHODS)
+    check_choice("method", given.method, {"auto", *METHODS})
     check_choice("recipe", given.recipe, RECIPES)
     if given.objective is not None:
         check_choice("objective", given.objective, {*OBJECTIVES, EXACT})

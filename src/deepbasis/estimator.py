@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Collection
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Self
@@ -22,13 +23,14 @@ from deepbasis.budget import fits_in_memory, parse_memory
 from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows, Stream
 from deepbasis.engine.distributed import ALONE, Team
-from deepbasis.engine.members import Ensemble, Member
+from deepbasis.engine.members import Build, Ensemble, Member
 from deepbasis.engine.outcomes import Outcome
 from deepbasis.engine.progress import ProgressBar
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError, NumericalError, check_positive_int
 from deepbasis.gp import metrics
 from deepbasis.gp.calibration import Calibration, calibrate
+from deepbasis.gp.expansion import RBF
 from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
@@ -36,7 +38,8 @@ from deepbasis.gp.predictive import Gaussian
 from deepbasis.persistence import KIND as KIND
 from deepbasis.planning import Plan, make_plan
 from deepbasis.predictions import Predictions
-from deepbasis.recipes import RECIPES
+from deepbasis.recipes import RECIPES, candidates, method_of
+from deepbasis.starting import starting_noise
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight, row_groups
 from deepbasis.tables.scanning import Roles
 from deepbasis.tables.sources import Source
@@ -78,9 +81,11 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     Parameters
     ----------
     method : "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" or "dnn", the paper's methods. A DNN has no
-        distribution of its own: it predicts with the variance of its validation residuals.
+        distribution of its own: it predicts with the variance of its validation residuals. "auto" is "dbk-silu"; on a
+        small table also a shallow kernel, "sv-rbf" trained exactly, of which the validation rows choose one.
     recipe : what "auto" means: "default", or "paper" for the paper's settings.
-    objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows.
+    objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows, or, of a sparse
+        method ("sv-rbf", "sv-dkl", "pp-dkl"), by its bound.
     rank, width, blocks : basis functions; width and residual blocks of the network.
     inner : width inside a block, or "auto": the recipe's multiple of `width`.
     alpha, beta : weights of the trace and KL regularisers, or "auto": the recipe's; where it has several candidates
@@ -99,6 +104,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
 
     Attributes
     ----------
+    method_ : what "auto" has come to.
     history_ : for each member a dict of "train_loss", "validation" and "noise" (standardised units), a number an epoch.
     validation_ : metrics of the ensemble on the validation rows, in the target's units. With calibration they are
         flattering: of the calibrated ensemble, on the very rows that it was calibrated on.
@@ -111,7 +117,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     def __init__(
         self,
         *,
-        method: str = "dbk-silu",
+        method: str = "auto",
         recipe: str = "default",
         objective: str | None = None,
         rank: int = 128,
@@ -227,17 +233,42 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             inside, outside = self._split(table)
         self.preprocessor_ = Preprocessor.fit(inside.X, inside.weight)
         self.target_ = TargetScaler.fit(inside.y, inside.weight)
-        plan = make_plan(self, len(inside.y), max_steps=how.max_steps)
-        data = self._rows(inside, plan)
+        dtype = make_plan(self, len(inside.y)).settings.dtype
+        data = self._rows(inside, dtype)
         try:
-            validation = self._rows(outside, plan)
+            validation = self._rows(outside, dtype)
         except InputError as error:
             raise error if X_val is None else InputError(f"X_val: {error}") from None
-        self._keep(self._train(data, validation, plan, self._members(plan, how), how), validation, plan)
+        tried: list[Self] = []
+        for k, changes in enumerate(candidates(self, len(inside.y))):
+            fitted = copy(self).set_params(**changes)
+            try:
+                finished = fitted._fit_rows(data, validation, how if k == 0 else replace(how, checkpoint=None))
+            except NumericalError:
+                if not tried:
+                    raise
+                continue
+            tried.append(fitted)
+            if not finished:
+                break
+        best = min(tried, key=lambda fitted: fitted._nll(validation))
+        self.__dict__.update({name: value for name, value in vars(best).items() if name.endswith("_")})
         mean = weighted_mean(data.y, data.weight)
         variance = weighted_mean((data.y - mean).square(), data.weight)
         self._look_at(validation, mean, variance)
         return self
+
+    def _fit_rows(self, data: Rows, validation: Rows, how: _How) -> bool:
+        """False if it was interrupted."""
+        plan = make_plan(self, len(data), max_steps=how.max_steps)
+        self.method_ = method_of(self.method)
+        members = self._members(plan, data, how)
+        chosen = self._train(data, validation, plan, members, how)
+        self._keep(chosen, validation, plan)
+        return all(outcome.status != "interrupted" for outcome in chosen)
+
+    def _nll(self, validation: Rows) -> float:
+        return float(metrics.nll(self.ensemble_.predict(validation.x), validation.y, validation.weight))
 
     def _fit_streamed(self, source: Source, roles: Roles, aside: Source | None, limit: int | None, how: _How) -> Self:
         """The statistics first, then training on a stream of batches."""
@@ -246,11 +277,11 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         )
         self.preprocessor_, self.target_ = survey.preprocessor(), survey.statistics.target()
         self.n_features_in_, self.feature_names_in_ = len(roles.features), np.array(roles.features, dtype=object)
-        self.rows_ = source.rows
+        self.rows_, self.method_ = source.rows, method_of(self.method)
         plan = make_plan(self, survey.statistics.rows, streamed=True, max_steps=how.max_steps)
         encoder = survey.encoder(self.preprocessor_, self.target_, plan.settings.dtype)
         validation = survey.validation(encoder) if aside is None else streaming.all_rows(aside, encoder, limit)
-        members = self._members(plan, how)
+        members = self._members(plan, validation, how)
         room = streaming.room_for(plan, self._build(members[0]), len(members), validation, encoder, source, limit)
         at_a_time = min(how.team.gather_objects(room.members))
         with survey.stream(encoder, plan, room.sizes, members[0].seed, how.team) as data:
@@ -300,11 +331,11 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         outside = labels < held_out
         return table.rows(np.flatnonzero(~outside)), table.rows(np.flatnonzero(outside))
 
-    def _rows(self, table: "_Table", plan: Plan) -> Rows:
+    def _rows(self, table: "_Table", dtype: torch.dtype) -> Rows:
         """Preprocessed, scaled, and as tensors."""
 
         def tensor(array: NDArray[np.float64]) -> Tensor:
-            return torch.from_numpy(array).to(plan.settings.dtype)
+            return torch.from_numpy(array).to(dtype)
 
         x = self.preprocessor_.transform(table.X)
         weight = None if table.weight is None else tensor(table.weight)
@@ -312,7 +343,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
 
     def _build(self, member: Member) -> DeepBasisGP:
         return build(
-            self.method,
+            self.method_,
             self.preprocessor_.width,
             rank=int(self.rank),
             width=int(self.width),
@@ -322,10 +353,24 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             seed=member.seed,
         )
 
-    def _members(self, plan: Plan, how: _How) -> list[Member]:
+    def _starting_at(self, rows: Rows) -> Build:
+        """`_build`, with the inducing points of a shallow kernel at some of the rows."""
+        if METHODS[self.method_].backbone != "identity" or not RECIPES[self.recipe].start_from_data:
+            return self._build
+
+        def build(member: Member) -> DeepBasisGP:
+            model = self._build(member)
+            assert isinstance(model.expansion, RBF)
+            model.expansion.start_at(rows.x, torch.Generator().manual_seed(member.seed))
+            return model
+
+        return build
+
+    def _members(self, plan: Plan, rows: Rows, how: _How) -> list[Member]:
         """All seeds for each candidate (alpha, beta), the same for every worker."""
-        seeds = how.team.broadcast_object([int(seed) for seed in self._seeds()])
-        return [Member(seed=seed, alpha=a, beta=b) for a, b in plan.pairs for seed in seeds]
+        noise = starting_noise(rows) if RECIPES[self.recipe].start_from_data else Member().noise
+        seeds, noise = how.team.broadcast_object(([int(seed) for seed in self._seeds()], noise))
+        return [Member(seed=seed, alpha=a, beta=b, noise=noise) for a, b in plan.pairs for seed in seeds]
 
     def _train(
         self, data: Rows | Stream, validation: Rows, plan: Plan, members: list[Member], how: _How
@@ -333,7 +378,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         """Every member in one run; the ensemble of the pair (alpha, beta) with the best mean score."""
         with ProgressBar() if self.verbose and how.team.first else nullcontext() as bar:
             outcomes = train(
-                self._build,
+                self._starting_at(data if isinstance(data, Rows) else validation),
                 members,
                 data,
                 validation,
@@ -381,7 +426,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         calibration: Calibration | None = None,
     ) -> None:
         self.models_, self.calibration_ = models, calibration
-        corrected = METHODS[self.method].corrected
+        corrected = METHODS[self.method_].corrected
         self.ensemble_ = Ensemble(models, corrected=corrected, calibration=calibration, device=device, dtype=dtype)
         self.noise_ = np.array([model.noise().item() for model in models]) * self.target_.scale**2
 

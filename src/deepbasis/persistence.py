@@ -14,7 +14,7 @@ from torch import Tensor
 from deepbasis import __version__, storage
 from deepbasis.engine.checkpoint import HISTORY
 from deepbasis.engine.members import Member
-from deepbasis.errors import FileFormatError, check_number, check_positive_int
+from deepbasis.errors import FileFormatError, check_choice, check_number, check_positive_int
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
@@ -32,7 +32,7 @@ def fingerprint(regressor: Any) -> str:
     """Tells models apart that predict differently."""
     tensors, metadata = _contents(regressor)
     told = {name: metadata[name] for name in ("preprocessing", "target", "members", "calibration")}
-    digest = hashlib.sha256(json.dumps([regressor.method, told], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([regressor.method_, told], sort_keys=True).encode())
     for name in sorted(tensors):
         if not name.startswith("history/"):
             digest.update(name.encode())
@@ -53,6 +53,7 @@ def _contents(regressor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, {
         "version": __version__,
         "parameters": parameters,
+        "method": regressor.method_,
         "members": len(regressor.models_),
         "preprocessing": preprocessing,
         "target": regressor.target_.state(),
@@ -78,6 +79,7 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
     parameters = metadata["parameters"]
     regressor = make(**{"inner": parameters["width"], **parameters})  # before there was `inner` it was the width
     regressor._check_parameters()
+    regressor.method_ = check_choice("method", metadata.get("method", parameters["method"]), METHODS)  # 0.1 had no auto
     arrays = {name: tensor.numpy() for name, tensor in _under("preprocessor/", tensors).items()}
     regressor.preprocessor_ = Preprocessor.from_state(arrays, metadata["preprocessing"])
     regressor.target_ = TargetScaler.from_state(metadata["target"])
@@ -124,7 +126,7 @@ def _restore_columns(regressor: Any, metadata: dict[str, Any]) -> None:
 def _member(regressor: Any, state: dict[str, Tensor]) -> DeepBasisGP:
     """A member's model from its parameters, which are looked at before anything of their size is made."""
     blocks = {name.split(".")[2] for name in state if name.startswith("backbone.blocks.")}
-    if METHODS[regressor.method].backbone == "resnet" and len(blocks) != regressor.blocks:
+    if METHODS[regressor.method_].backbone == "resnet" and len(blocks) != regressor.blocks:
         raise ValueError(f"{regressor.blocks} blocks were to be there, {len(blocks)} are")
     with torch.device("meta"):  # shapes without memory
         model: DeepBasisGP = regressor._build(Member())

@@ -13,6 +13,7 @@ from deepbasis.recipes import (
     RECIPES,
     batch_size_for,
     epochs_for,
+    method_of,
     objective_of,
     stream_epochs_for,
     weights_for,
@@ -37,10 +38,13 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     objective = objective_of(given.method, given.objective)
     batch_size = batch_size_for(recipe, rows) if given.batch_size == "auto" else given.batch_size
     passes = None if given.epochs == "auto" else int(given.epochs)
+    device = devices.named(given.device)
+    on_gpu = device.type == "cuda"
+    size = (recipe, rows, int(batch_size), objective == EXACT)
     if streamed:
-        epochs, epoch_rows = stream_epochs_for(recipe, rows, int(batch_size), objective == EXACT, passes, max_steps)
+        epochs, epoch_rows = stream_epochs_for(*size, on_gpu, passes, max_steps)
     else:
-        epochs, epoch_rows = passes or epochs_for(recipe, rows, int(batch_size), objective == EXACT), rows
+        epochs, epoch_rows = passes or epochs_for(*size, on_gpu), rows
         if max_steps is not None:
             steps = 1 if objective == EXACT else -(-rows // int(batch_size))
             epochs = min(epochs, max(1, max_steps // steps))
@@ -49,11 +53,9 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     precision = given.dtype
     if precision == "auto":
         precision = "float64" if rows <= FLOAT64_ROWS else "float32"
-    device = devices.named(given.device)
-    on_gpu = device.type == "cuda"
     settings = Settings(
         objective=objective,
-        corrected=METHODS[given.method].corrected,
+        corrected=METHODS[method_of(given.method)].corrected,
         epochs=epochs,
         batch_size=int(batch_size),
         learning_rate=recipe.learning_rate if given.learning_rate == "auto" else float(given.learning_rate),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from deepbasis.gp.methods import METHODS
 
@@ -36,6 +37,8 @@ class Recipe:
     epochs: int
     """Otherwise, within the steps below; but `fewest_epochs` at least."""
     fewest_steps: int
+    gpu_steps: int
+    """The fewest on a GPU, where a step costs far less, for a table that is cut into batches of the largest size."""
     most_steps: int
     fewest_epochs: int
     exact_steps: int
@@ -51,6 +54,11 @@ class Recipe:
     """What alpha="auto" and beta="auto" choose from."""
     calibrate: bool
     """Whether the validation rows also give a mixture of scales of the predictive variance."""
+    start_from_data: bool
+    """Whether the noise, and the inducing points of a shallow kernel, start from the rows; else as the paper says."""
+    shallow_rows: int
+    """Up to here method="auto" also tries a shallow kernel."""
+    shallow_learning_rate: float
 
 
 RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
@@ -67,15 +75,19 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             full_batch_steps=400,
             epochs=150,
             fewest_steps=1_000,
+            gpu_steps=12_000,
             most_steps=20_000,
             fewest_epochs=5,
             exact_steps=400,
             stream_steps=20_000,
             stream_epochs=20,
             patience_share=0.5,
-            alphas=(0.0,),
+            alphas=(0.1,),
             betas=(1.0,),
             calibrate=True,
+            start_from_data=True,
+            shallow_rows=2_000,
+            shallow_learning_rate=5e-2,
         ),
         "paper": Recipe(
             learning_rate=1e-3,
@@ -89,6 +101,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             full_batch_steps=400,
             epochs=400,
             fewest_steps=1,
+            gpu_steps=1,
             most_steps=10**9,
             fewest_epochs=400,
             exact_steps=2_000,
@@ -98,6 +111,9 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             alphas=(0.0, 0.01, 0.1, 1.0),
             betas=(0.0, 0.01, 0.1, 1.0),
             calibrate=False,
+            start_from_data=False,
+            shallow_rows=0,
+            shallow_learning_rate=5e-2,
         ),
     }
 )
@@ -109,18 +125,25 @@ def batch_size_for(recipe: Recipe, rows: int) -> int:
     return next((size for size in recipe.batch_sizes if BATCHES * size >= rows), recipe.batch_sizes[-1])
 
 
-def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool) -> int:
+def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool = False) -> int:
     if exact:
         return recipe.exact_steps
     steps_an_epoch = -(-rows // batch_size)
     if steps_an_epoch == 1:
         return recipe.full_batch_steps
-    steps = min(max(recipe.epochs * steps_an_epoch, recipe.fewest_steps), recipe.most_steps)
+    fewest = recipe.gpu_steps if on_gpu and batch_size == recipe.batch_sizes[-1] else recipe.fewest_steps
+    steps = min(max(recipe.epochs * steps_an_epoch, fewest), recipe.most_steps)
     return max(recipe.fewest_epochs, steps // steps_an_epoch)
 
 
 def stream_epochs_for(
-    recipe: Recipe, rows: int, batch_size: int, exact: bool, passes: int | None, max_steps: int | None
+    recipe: Recipe,
+    rows: int,
+    batch_size: int,
+    exact: bool,
+    on_gpu: bool,
+    passes: int | None,
+    max_steps: int | None,
 ) -> tuple[int, int]:
     """(epochs, rows of an epoch) of a streamed training: pieces of a pass where a pass is long.
 
@@ -129,7 +152,7 @@ def stream_epochs_for(
     if exact:  # a step is a pass
         return min(passes or recipe.exact_steps, max_steps or recipe.exact_steps), rows
     steps_a_pass = -(-rows // batch_size)
-    steps = epochs_for(recipe, rows, batch_size, False) * steps_a_pass if passes is None else passes * steps_a_pass
+    steps = (passes or epochs_for(recipe, rows, batch_size, False, on_gpu)) * steps_a_pass
     if max_steps is not None:
         steps = min(steps, max_steps) if passes is not None else max_steps
     elif passes is None:
@@ -151,5 +174,24 @@ def weights_for(recipe: Recipe, objective: str, alpha: float | str, beta: float 
     return [(a, b) for a in alphas for b in betas]
 
 
+def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
+    """What a `DeepBasisRegressor` is to be fitted as, by changes of its parameters: the validation rows choose.
+
+    A shallow kernel trained by its marginal likelihood has little to overfit with: on a small table it is often better
+    than a network.
+    """
+    recipe = RECIPES[given.recipe]
+    deep = {"method": method_of(given.method)}
+    if given.method != "auto" or given.objective is not None or rows > recipe.shallow_rows:
+        return [deep]
+    rate = recipe.shallow_learning_rate
+    shallow = {"method": "sv-rbf", "objective": "mml", "members": 1, "learning_rate": rate, "patience": "auto"}
+    return [deep, shallow]
+
+
+def method_of(method: str) -> str:
+    return "dbk-silu" if method == "auto" else method
+
+
 def objective_of(method: str, objective: str | None) -> str:
-    return METHODS[method].objective if objective is None else objective
+    return METHODS[method_of(method)].objective if objective is None else objective

@@ -56,7 +56,9 @@ def fit(
     drop: Annotated[
         list[str] | None, option("COLUMN", "A column to leave out; may be given several times.", ROLES)
     ] = None,
-    method: Annotated[str, choice(METHODS, "The paper's method.", MODEL)] = "dbk-silu",
+    method: Annotated[
+        str, choice(METHODS, "One of the paper's; auto: dbk-silu, or on a small table sv-rbf.", MODEL)
+    ] = AUTO,
     recipe: Annotated[str, choice(RECIPES, "What 'auto' stands for.", MODEL)] = "default",
     objective: Annotated[
         str | None, choice(OBJECTIVES, "Instead of the method's own; mml is exact inference.", MODEL)
@@ -179,7 +181,7 @@ def _tell_of_fit(model: DeepBasisRegressor, out: str, seconds: float, warned: li
         print_json(
             {
                 "model": out,
-                "method": model.method,
+                "method": model.method_,
                 "members": members,
                 "rows": model.rows_,
                 "columns": model.n_features_in_,
@@ -193,7 +195,7 @@ def _tell_of_fit(model: DeepBasisRegressor, out: str, seconds: float, warned: li
         return
     columns = "1 column" if model.n_features_in_ == 1 else f"{model.n_features_in_:,} columns"
     models = "1 model" if members == 1 else f"{members} models"
-    typer.echo(f"{out}: {models} ({model.method}) fitted to {model.rows_:,} rows of {columns} in {seconds:.1f} s")
+    typer.echo(f"{out}: {models} ({model.method_}) fitted to {model.rows_:,} rows of {columns} in {seconds:.1f} s")
     typer.echo(
         f"validation: NLL {scores['nll']:.4g}, CRPS {scores['crps']:.4g}, MAE {scores['mae']:.4g}, "
         f"{100 * scores['coverage_95']:.1f} % of the targets in their 95 % intervals"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 AUTO = "auto"
-METHODS = ("dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf", "dnn")
+METHODS = (AUTO, "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf", "dnn")
 """For the help and the shell's completion, which must not import torch; a test compares them with the real table."""
 OBJECTIVES = ("dppgp", "dppgp-detached", "ppgp", "elbo", "mse", "mml")
 RECIPES = ("default", "paper")

@@ -185,14 +185,17 @@ class Wave:
         return losses.sum()
 
     def _exact_step(self) -> None:
-        """Algorithm 1, lines 2 to 5: the gradient of -log p(y) / n, chunk by chunk, then the new solution."""
+        """Algorithm 1, lines 2 to 5: the gradient of -log p(y) / n, chunk by chunk, then the new solution.
+
+        Of a sparse method (SV-RBF, ...) it is that of the bound of Eq. 3.
+        """
         solution = self._solution
         assert solution is not None
         n = self.n.double()
         self.optimiser.zero_grad()
         squared = torch.zeros_like(self._loss_sum)
         for x, y, weight, _ in self.source.chunks(self.settings.chunk_rows):
-            loss, chunk_squared = self.stack.map(_chunk_loss, (solution,), (x, y, weight))
+            loss, chunk_squared = self.stack.map(_chunk_loss, (solution,), (x, y, weight, self.settings.corrected))
             (loss / (n / self.team.size)).sum().backward()  # a sum over workers, of which the mean will be taken
             squared += chunk_squared
         self.team.sum_(squared)
@@ -278,7 +281,7 @@ class Wave:
             log.warning("exact training is not compiled: going on eagerly")
             return
         try:
-            loss = compiled(self._eager_loss, self.device)
+            loss = compiled(self._eager_loss, self.device, self.settings.autotune)
             score = compiled(self._eager_score, self.device)
             with self.training_precision():
                 self._rewind()
@@ -371,8 +374,12 @@ class Wave:
         return [state.select([k]) for k in range(self.stack.size)]
 
 
-def _chunk_loss(model: DeepBasisGP, solution: exact.Solution, x: Tensor, y: Tensor, weight: Tensor | None) -> Any:
-    return exact.chunk_loss(model.basis(x), y - model.mean, model.noise(), solution, weight)
+def _chunk_loss(
+    model: DeepBasisGP, solution: exact.Solution, x: Tensor, y: Tensor, weight: Tensor | None, corrected: bool
+) -> Any:
+    features = model.features(x)
+    correction = features.correction if corrected else None
+    return exact.chunk_loss(features.phi, y - model.mean, model.noise(), solution, weight, correction)
 
 
 def _shared_loss(model: DeepBasisGP, solution: exact.Solution, n: Tensor) -> Tensor:

@@ -148,11 +148,16 @@ def provenance(parts: Sequence[Part]) -> str:
         }
     )
     dates = sorted({p.made["date"][:10] for p in parts})
-    # One call for each part is the same command many times over.
-    commands = sorted({re.sub(r"( --only \S+)+", " --only PART", p.made["command"]) for p in parts})
+    commands = sorted({_general(p.made["command"]) for p in parts})
     seconds = sum(p.made["seconds"] for p in parts)
     listed = "; ".join(f"`{c}`" for c in commands)
     return (
         f"Made {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on {'; '.join(machines)}. {len(parts)} parts, "
         f"{seconds:.0f} s of computing in all (parts may have run side by side). Commands: {listed}.\n"
     )
+
+
+def _general(command: str) -> str:
+    """Without what does not matter: how it tells of errors, which part it was for, where else than in results it wrote."""
+    command = re.sub(r"( --only \S+)+", " --only PART", command.replace(" --debug", ""))
+    return re.sub(r" --out (?!results/)\S+", " --out OUT", command)

@@ -23,6 +23,7 @@ from deepbasis.experiments.step1d_drawing import (
 from deepbasis.experiments.step1d_results import (
     DPPGP,
     EXACT_DBK,
+    EXACT_RBF,
     GRID,
     METHODS,
     SHOWN_RANKS,
@@ -30,7 +31,7 @@ from deepbasis.experiments.step1d_results import (
     Results,
     StudyResults,
 )
-from deepbasis.experiments.step1d_tables import papers_nll
+from deepbasis.experiments.step1d_tables import NEAR, papers_nll
 
 
 def write(folder: Folder, results: Results) -> None:
@@ -74,10 +75,11 @@ def _scores(ax: Any, fit: Fit, *, first: bool) -> None:
     """Rows of text under the column; the first column carries their names."""
     ax.axis("off")
     lines = {
-        "MAE": shown(fit, "mae", 3),
-        "NLL": shown(fit, "nll", 3),
-        "CRPS": shown(fit, "crps", 3),
+        "MAE": shown(fit, "mae", 4),
+        "NLL": shown(fit, "nll", 4),
+        "CRPS": shown(fit, "crps", 4),
         "effective rank": shown(fit, "effective_rank", 2),
+        "seeds": str(len(fit.records)),
         "training step": duration(fit.time("step_ms")),
         "evaluation": duration(fit.time("eval_ms")),
     }
@@ -92,28 +94,31 @@ def _scores(ax: Any, fit: Fit, *, first: bool) -> None:
 
 
 def scaling(study: StudyResults) -> Any:
-    """Scores and times over n, a line a method."""
+    """Scores and times over n, a line a method. RBF squashes the MAE of the others, which have a panel of their own."""
     fits = {method: usable(by_n) for method, by_n in study.sizes.items()}
     if not any(fits.values()):
         return None
-    page = plots.new_figure(15.0, 4.2)
+    page = plots.new_figure(12.0, 7.2)
     panels = {
-        "mae": "test MAE",
-        "nll": "test NLL, nats a row",
-        "step_ms": "a training step, ms",
-        "eval_ms": "evaluation of 1,000 rows, ms",
+        "test MAE": "mae",
+        "test MAE without RBF": "mae",
+        "test NLL, nats a row": "nll",
+        "a training step, ms": "step_ms",
+        "evaluation of 1,000 rows, ms": "eval_ms",
     }
-    axes: Any = page.subplots(1, len(panels))
-    for ax, (metric, title) in zip(axes, panels.items(), strict=True):
+    axes: Any = page.subplots(2, 3)
+    *drawn, last = axes.flat
+    for ax, (title, metric) in zip(drawn, panels.items(), strict=True):
         for method, by_n in fits.items():
             statistics = {n: s for n, fit in by_n.items() if (s := fit.statistic(metric)) is not None}
-            if statistics:
+            if statistics and not (method == EXACT_RBF and "without" in title):
                 mean, spread = np.array(list(statistics.values()), dtype=np.float64).T
                 colour, marker = STYLE[method]
-                plots.curve(ax, list(statistics), mean, spread, colour=colour, marker=marker, label=METHODS[method])
+                label = f"{METHODS[method]}, {_seeds(by_n)}"
+                plots.curve(ax, list(statistics), mean, spread, colour=colour, marker=marker, label=label)
         if metric in study.oracle:
             ax.axhline(study.oracle[metric], color=plots.INK, linewidth=0.9, linestyle=DASHED, label="oracle")
-        else:
+        elif ax.has_data():
             _log_axis(ax)
         ax.set_xscale("log")
         sizes = study.every_n()
@@ -123,10 +128,18 @@ def scaling(study: StudyResults) -> Any:
         ax.set_xlabel("training rows n")
         ax.grid(axis="y", color="#e6e6e6", linewidth=0.6)
         ax.set_axisbelow(True)
-    handles, labels = axes[0].get_legend_handles_labels()
-    title = f"noise of amplitude {study.amplitude:g}; bands: ± 1 std over seeds"
-    page.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False, title=title)
+    last.axis("off")
+    title = f"noise of amplitude {study.amplitude:g}\nbands: ± 1 std over seeds\n"
+    last.legend(*drawn[0].get_legend_handles_labels(), loc="center", frameon=False, fontsize=11, title=title)
     return page
+
+
+def _seeds(fits: dict[int, Fit]) -> str:
+    """How many there are, from the fewest at an n to the most."""
+    counts = sorted({len(fit.records) for fit in fits.values()})
+    if counts == [1]:
+        return "1 seed"
+    return " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) + " seeds"
 
 
 def _log_axis(ax: Any) -> None:
@@ -136,7 +149,7 @@ def _log_axis(ax: Any) -> None:
     ax.set_yscale("log")
     low, high = ax.dataLim.intervaly
     ax.set_ylim(low / 1.6, high * 1.6)
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100.0 * low else (1.0,)))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000.0 * low else (1.0,)))
     ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
@@ -148,14 +161,19 @@ def _thousands(n: int) -> str:
 
 
 def by_rank(study: StudyResults) -> Any:
-    """Kernels of a few ranks, each divided by its largest value, and the test NLL over the rank."""
+    """Kernels of a few ranks, each divided by its largest value, and the test NLL over the rank.
+
+    Rank 1 is so far off that it squashes the others: the NLL has a second panel without it.
+    """
     fits = usable(study.by_rank)
     pictured = {rank: fits[rank] for rank in SHOWN_RANKS if rank in fits}
     if not pictured:
         return None
-    page = plots.new_figure(2.5 * len(pictured) + 5.4, 3.6)
+    over_rank = [chosen for least in (1, 2) if (chosen := {rank: fit for rank, fit in fits.items() if rank >= least})]
+    page = plots.new_figure(2.4 * len(pictured) + 3.3 * len(over_rank) + 1.0, 3.9)
     page.set_layout_engine("constrained", wspace=0.06)
-    axes: Any = page.subplots(1, len(pictured) + 1, width_ratios=[1.0] * len(pictured) + [1.55])
+    widths = [1.0] * len(pictured) + [1.2] * len(over_rank)
+    axes: Any = page.subplots(1, len(widths), width_ratios=widths)
     for ax, (rank, fit) in zip(axes, pictured.items(), strict=False):
         kernel(ax, fit)
         ax.set_title(f"rank {rank}", fontsize=12)
@@ -163,8 +181,12 @@ def by_rank(study: StudyResults) -> Any:
             ax.set_ylabel("x'")
         else:
             ax.tick_params(labelleft=False)
-    colour_bar(page, axes[:-1])
-    _nll_over_rank(axes[-1], study, fits)
+    colour_bar(page, axes[: len(pictured)])
+    for ax, chosen in zip(axes[len(pictured) :], over_rank, strict=True):
+        _nll_over_rank(ax, study, chosen)
+    handles, labels = axes[len(pictured)].get_legend_handles_labels()
+    title = f"noise of amplitude {study.amplitude:g}"
+    page.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False, title=title)
     return page
 
 
@@ -182,13 +204,13 @@ def _nll_over_rank(ax: Any, study: StudyResults, fits: dict[int, Fit]) -> None:
         if values:
             points: dict[str, Any] = {"marker": marker, "markersize": 7, "markerfacecolor": "none", "linestyle": "none"}
             ax.plot(list(values), list(values.values()), **points, color=colour, label=label)
-    ax.axhline(study.oracle["nll"], color=plots.INK, linewidth=0.9, linestyle=DASHED, label="oracle")
+    oracle = study.oracle["nll"]
+    ax.axhline(oracle, color=plots.INK, linewidth=0.9, linestyle=DASHED, label="oracle")
+    ax.axhspan(oracle, oracle + NEAR, color=plots.GREY, alpha=0.2, linewidth=0, label=f"within {NEAR:g} of it")
     ax.set_xscale("log", base=2)
     ax.set_xticks(list(statistics), [str(rank) for rank in statistics])
-    ax.set(xlabel="rank r", ylabel="test NLL, nats a row")
-    ax.set_title(f"noise of amplitude {study.amplitude:g}", fontsize=12)
-    handles, labels = ax.get_legend_handles_labels()
-    ax.legend([handles[-1], *handles[:-1]], [labels[-1], *labels[:-1]], frameon=False, fontsize=9, loc="upper right")
+    ax.set_title("test NLL, nats a row" if 1 in fits else "without rank 1", fontsize=12)
+    ax.set_xlabel("rank r")
 
 
 def bases(study: StudyResults) -> Any:

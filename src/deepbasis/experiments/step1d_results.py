@@ -182,4 +182,5 @@ class Results:
     studies: list[StudyResults]
 
     def parts(self) -> list[Part]:
-        return [part for study in self.studies for part in study.parts()]
+        """Each once: times do not depend on the noise, and the studies share them."""
+        return list({part.name: part for study in self.studies for part in study.parts()}.values())

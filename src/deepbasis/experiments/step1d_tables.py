@@ -20,6 +20,8 @@ from deepbasis.experiments.step1d_results import (
 )
 
 DATASET, SPLIT, ORACLE = "step1d", "paper", "oracle"
+NEAR = 0.03
+"""Nats a row above the oracle: as good as it."""
 
 
 def write(folder: Folder, results: Results) -> None:
@@ -217,8 +219,8 @@ def _about_rank(study: StudyResults) -> Iterator[str]:
     enough = {rank: gap for rank, gap in above.items() if rank >= 8}
     if enough:
         listed = ", ".join(f"{gap:.3f} (rank {rank})" for rank, gap in enough.items())
-        within = "all within" if max(enough.values()) <= 0.03 else "NOT all within"
-        yield f"Rank 8 and more is above the oracle by {listed}: {within} 0.03 nats."
+        within = "all within" if max(enough.values()) <= NEAR else "NOT all within"
+        yield f"Rank 8 and more is above the oracle by {listed}: {within} {NEAR:g} nats."
 
 
 def _about_rank_one(study: StudyResults, mean: float) -> str:

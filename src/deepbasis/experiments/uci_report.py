@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,9 +143,10 @@ def table_markdown(split: str, cells: Sequence[Cell], parts: Sequence[Part], siz
     by_place = {(c.dataset, c.method): c for c in cells}
     ranks = average_ranks(cells)
     text = [f"# UCI regression, {split} split\n"]
+    beside = "; below each of ours the paper's value, where there is one" if split == "paper" else ""
     text.append(
         f"Test scores, mean ± standard deviation over {size.seeds} seeds; alpha and beta chosen on the validation NLL. "
-        "**Best** and <u>second best</u> of each column; below each of ours the paper's value, where there is one.\n"
+        f"**Best** and <u>second best</u> of each column{beside}.\n"
     )
     missing = len(size.datasets) * len(METHODS) - len(cells)
     if missing:
@@ -239,13 +241,14 @@ def paired_markdown(pairs: Sequence[Part]) -> str:
         mean, std = summary(values)
         error = None if std is None else std / len(values) ** 0.5
         won = f"{sum(v < 0 for v in values)} of {len(values)}"
-        lines.append([dataset, method, LABELS[metric], number(mean), number(error), won])
+        lines.append([dataset, method, LABELS[metric], number(mean), number(error), number(median(values)), won])
+    header = ["data set", "method", "metric", "mean difference", "standard error", "median difference", "splits won"]
     return "\n".join(
         [
             "# DBK against PP-DKL on random splits\n",
             "Each method minus PP-DKL on the same split, one seed a split, weights chosen on each split's validation "
             "rows; below zero is better than PP-DKL.\n",
-            markdown_table(["data set", "method", "metric", "mean difference", "standard error", "splits won"], lines),
+            markdown_table(header, lines),
             provenance(pairs),
         ]
     )
@@ -309,6 +312,8 @@ def sensitivity_figure(datasets: Sequence[str], parts: Mapping[tuple[str, str], 
             levels = sorted({m[swept] for m in members})
             for i, metric in enumerate(METRICS):
                 ax = axes[i, 2 * j + k]
+                if k == 1:
+                    ax.sharey(axes[i, 2 * j])
                 groups = [[m[metric] for m in members if m[swept] == v and m[held] == 0.01] for v in levels]
                 plots.box_sweep(ax, levels, groups, line=vbll.scores[metric][0], line_label="VBLL")
                 if i == 0:
@@ -317,5 +322,8 @@ def sensitivity_figure(datasets: Sequence[str], parts: Mapping[tuple[str, str], 
                     ax.set_xlabel(swept)
                 if 2 * j + k == 0:
                     ax.set_ylabel(f"test {LABELS[metric]}")
-    axes[0, 0].legend(frameon=False, fontsize=9)
+    boxed, averaged = (
+        len({m["seed"] for m in parts[datasets[0], name].values["members"]}) for name in ("dbk-silu", "vbll")
+    )
+    figure.suptitle(f"DBK-SiLU on the paper's split, {boxed} seeds a box; dashed: VBLL, mean of {averaged} seeds")
     return figure

@@ -99,6 +99,7 @@ def chunk_loss(
     noise: Float[Tensor, ""],
     solution: Solution,
     weight: Weight = None,
+    correction: Float[Tensor, " b"] | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """A chunk's part of the gradient of -Eq. 11, as a scalar to differentiate; and its sum of squared residuals.
 
@@ -108,8 +109,13 @@ def chunk_loss(
         Sigma^-1 y = (y - Phi w) / s,   (Sigma^-1 y)^T Phi = w^T,
 
     with w and Lambda^-1 held fixed. Its value means nothing.
+
+    With the `correction` of a sparse basis it is the gradient of the bound of Eq. 3, which has one term more, -sum of
+    corrections / (2 s): as if each were part of its row's squared residual. So it is in the sum that is returned.
     """
     squared = (y.double() - phi.double() @ solution.w).square()
+    if correction is not None:
+        squared = squared + correction.double()
     complexity = ((phi.detach().double() @ solution.Lambda_inv) * phi).sum(-1)  # float64: Lambda^-1 may be of size 1/s
     if weight is not None:
         squared, complexity = weight * squared, weight * complexity

@@ -69,6 +69,13 @@ class RBF(nn.Module):
         self.log_lengthscale = nn.Parameter(torch.full((h,), 0.5 * math.log(h)))  # l_j = sqrt(h)
         self.log_variance = nn.Parameter(torch.zeros(()))
 
+    @torch.no_grad()
+    def start_at(self, g: Float[Tensor, "n h"], generator: torch.Generator) -> None:
+        """Put the inducing points at distinct rows, drawn at random: which, depends on neither order nor copies."""
+        distinct = torch.unique(g, dim=0)
+        order = torch.randperm(len(distinct), generator=generator)
+        self.Z.copy_(distinct[order[torch.arange(self.rank) % len(order)]])
+
     def forward(self, g: Float[Tensor, "b h"]) -> Features:
         root, info = self._inverse_root()
         phi = full_product(self._cross_kernel(g), root.mT)
