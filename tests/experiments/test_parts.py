@@ -99,5 +99,17 @@ def test_provenance_names_each_command_once():
         [Part(name, {}, {}, {**made, "command": f"deepbasis reproduce uci --only {name} --out o"}) for name in "ab"]
     )
     assert told.count("deepbasis reproduce uci") == 1
-    assert "`deepbasis reproduce uci --only PART --out o`" in told
+    assert "`deepbasis reproduce uci --only PART --out OUT`" in told
     assert "2 parts, 4 s" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("reproduce uci --debug --out results/uci --only a", "reproduce uci --out results/uci --only PART"),
+        ("reproduce uci --only a --only b --out elsewhere/uci --debug", "reproduce uci --only PART --out OUT"),
+        ("reproduce uci --device cuda", "reproduce uci --device cuda"),
+    ],
+)
+def test_a_command_is_told_without_what_was_of_one_run_alone(command, told):
+    assert parts._general(command) == told

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from deepbasis import plots
 from deepbasis.datasets import step1d as dataset
 from deepbasis.errors import CheckpointMismatchError
 from deepbasis.experiments import fitting, step1d, step1d_figures, step1d_parts, step1d_tables
 from deepbasis.experiments.parts import Folder, Part
 from deepbasis.experiments.step1d_parts import Laboratory, Plan, Study
-from deepbasis.experiments.step1d_results import DPPGP, EXACT_DBK, GRID, Collapse, Fit, Results, StudyResults
+from deepbasis.experiments.step1d_results import DPPGP, EXACT_DBK, EXACT_RBF, GRID, Collapse, Fit, Results, StudyResults
 from deepbasis.gp import metrics
 
 pytest.importorskip("gpytorch")  # here, not in a test: importing it warns of what is deprecated in torch
@@ -307,6 +308,50 @@ def test_the_verdict_on_the_collapse(last, words):
     assert words in line
     if last == [1.0, 1.0]:
         assert "2.00 at step 10, where the first eigenvalue has 50% of the trace" in line
+
+
+def test_times_that_two_studies_share_are_one_part():
+    def named(name: str) -> Part:
+        return Part(name, {"records": []}, {}, {})
+
+    studies = [study(), study()]
+    for k, one in enumerate(studies):
+        one.add_size(DPPGP, 60, named(f"dppgp-{k}"), named("time-dppgp-n60"))
+    assert [p.name for p in Results(60, False, studies).parts()] == ["dppgp-0", "time-dppgp-n60", "dppgp-1"]
+
+
+def test_the_scaling_figure_tells_the_seeds_and_shows_the_mae_without_rbf_too():
+    results = study()
+    results.sizes[EXACT_RBF] = {60: fit([9.0])}
+    results.sizes[EXACT_DBK] = {60: fit([0.2, 0.3]), 250: fit([0.2, 0.3, 0.4])}
+    mae, without, *_, last = step1d_figures.scaling(results).axes  # there are no times: no panel fails for that
+    told = [text.get_text() for text in last.get_legend().get_texts()]
+    assert told == ["RBF (exact), 1 seed", "DBK (exact), 2 to 3 seeds", "oracle"]
+    assert mae.get_ylim()[1] > 9.0 > 1.0 > without.get_ylim()[1]
+
+
+def test_the_nll_over_rank_has_a_panel_that_rank_one_does_not_squash(done):
+    results = study()
+    results.by_rank = {rank: Fit(part(done, f"rank-a0.4-r{rank}")) for rank in (1, 8)}
+    panels = {ax.get_title(): ax for ax in step1d_figures.by_rank(results).axes}
+    assert len(panels["test NLL, nats a row"].get_xticks()) == 2
+    assert list(panels["without rank 1"].get_xticks()) == [8]
+
+
+@pytest.mark.parametrize(("high", "ticks"), [(900.0, {2.0, 5.0, 10.0}), (5000.0, {10.0})])
+def test_a_log_axis_has_few_numbers_only_over_many_decades(high, ticks):
+    ax = plots.new_figure(3, 3).subplots()
+    ax.plot([1, 2], [1.0, high])
+    step1d_figures._log_axis(ax)
+    assert {tick for tick in ax.get_yticks() if 1.5 < tick < 15.0} == ticks
+
+
+def test_a_small_spread_is_not_shown_as_none():
+    results = study()
+    results.sizes[DPPGP][60] = fit([0.1937, 0.1939])
+    ax = plots.new_figure(3, 3).subplots()
+    step1d_figures._scores(ax, results.sizes[DPPGP][60], first=False)
+    assert ".1938 ± .0001" in [text.get_text() for text in ax.texts]
 
 
 def test_a_failed_seed_is_counted_and_not_averaged():

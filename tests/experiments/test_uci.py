@@ -73,6 +73,32 @@ def test_pairs_are_of_one_split():
     assert uci_report.paired_differences(parts)["pol", "dbk-rbf", "nll"] == [-1.0, -2.0]
 
 
+def test_the_median_stands_beside_a_mean_that_one_split_rules(monkeypatch):
+    monkeypatch.setattr(uci_report, "provenance", lambda parts: "")
+    parts = [part([member(0.0, nll=0.0)], method="pp-dkl", split_seed=k) for k in range(4)]
+    parts += [
+        part([member(0.0, nll=nll)], method="dbk-rbf", split_seed=k) for k, nll in enumerate((-1.0, -2.0, -3.0, 26.0))
+    ]
+    text = uci_report.paired_markdown(parts)
+    assert "| mean difference | standard error | median difference | splits won |" in text
+    assert "| pol | dbk-rbf | NLL | 5.0000 | 7.0119 | -1.5000 | 3 of 4 |" in text
+
+
+def test_the_sensitivity_figure_names_its_method_and_seeds_and_shares_its_axes():
+    swept = [
+        {**member(0.0, nll=alpha + beta, alpha=alpha, seed=seed), "beta": beta}
+        for alpha in (0.01, 1.0)
+        for beta in (0.01, 5.0)
+        for seed in range(3)
+    ]
+    parts = {("pol", "dbk-silu"): part(swept), ("pol", "vbll"): part([member(0.0, nll=2.0, seed=k) for k in (0, 1)])}
+    figure = uci_report.sensitivity_figure(["pol"], parts)
+    assert figure.get_suptitle() == "DBK-SiLU on the paper's split, 3 seeds a box; dashed: VBLL, mean of 2 seeds"
+    alpha, beta = figure.axes[2:4]
+    assert alpha.get_ylim() == beta.get_ylim()
+    assert alpha.get_ylim()[1] > 5.0
+
+
 def test_the_printed_table_holds_what_the_paper_prints():
     assert paper_table1.TABLE["pol", "dbk-rbf", "nll"] == (-2.9807, 0.0648)
     assert paper_table1.TABLE["buzz", "dnn", "mae"] == (0.1685, 0.0002)
@@ -105,6 +131,10 @@ def test_a_quick_run_writes_every_table_and_is_not_repeated(tmp_path, small_tabl
     names = {path.name for path in tmp_path.iterdir()}
     expected = {"table.csv", "table-paper.md", "table-duplicate-safe.md", "pairs.md", "readings.md", "sensitivity.png"}
     assert names == {*expected, "parts"}
+    promised = {
+        split: "the paper's value" in (tmp_path / f"table-{split}.md").read_text() for split in (uci.PAPER, uci.SAFE)
+    }
+    assert promised == {"paper": True, "duplicate-safe": False}
     with open(tmp_path / "table.csv") as file:
         rows = list(csv.DictReader(file))
     main = [row for row in rows if row["setting"] == "" and row["metric"] == "nll"]

@@ -158,6 +158,6 @@ def provenance(parts: Sequence[Part]) -> str:
 
 
 def _general(command: str) -> str:
-    """Without what does not matter: how it tells of errors, which part it was for, where else than in results it wrote."""
+    """The same for every part: not which it is, nor a folder that is not kept, nor how errors are told."""
     command = re.sub(r"( --only \S+)+", " --only PART", command.replace(" --debug", ""))
     return re.sub(r" --out (?!results/)\S+", " --out OUT", command)
