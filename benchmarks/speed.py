@@ -145,7 +145,6 @@ class Ours:
         rank: int = R,
         steps: int = STEPS,
         compiled: bool = False,
-        autotuned: bool = False,
     ) -> None:
         self.steps = steps
         self.rows = steps * batch - batch // 3
@@ -156,9 +155,7 @@ class Ours:
             [Member(seed=k, alpha=0.1, beta=0.1) for k in range(members)],
             table(self.rows, bench.device),
             table(max(1, self.rows // 8), bench.device),
-            settings_for(
-                method, batch_size=batch, precision=precision, epochs=10_000, compile=compiled, autotune=autotuned
-            ),
+            settings_for(method, batch_size=batch, precision=precision, epochs=10_000, compile=compiled),
             bench.device,
         )
         self.wave.prepare()

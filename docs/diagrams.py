@@ -32,11 +32,11 @@ def main() -> None:
 
 
 def fitted() -> Any:
-    """A DBK-SiLU of rank 16 after dPPGP on 4,000 rows."""
+    """A DBK-SiLU of rank 16 after dPPGP on as many rows as in the paper's Fig. 1; half a minute on one core."""
     generator = torch.Generator().manual_seed(0)
-    training, validation = (step1d.draw(n, generator=generator) for n in (4_000, 1_000))
+    training, validation = (step1d.draw(n, generator=generator) for n in (20_000, 1_000))
     settings = settings_for(
-        "dbk-silu", epochs=400, batch_size=200, learning_rate=5e-3, noise_learning_rate=5e-2, schedule="cosine"
+        "dbk-silu", epochs=200, batch_size=500, learning_rate=5e-3, noise_learning_rate=5e-2, schedule="cosine"
     )
 
     def make(member: Member) -> Any:
@@ -52,8 +52,8 @@ def what_a_dbk_is() -> Any:
     x = torch.linspace(-1.0, 1.0, 401)[:, None]
     with torch.no_grad():
         phi, kernel, prediction = model.basis(x), model.kernel(x), predict(model(x), corrected=False)
-    figure = plots.new_figure(13.0, 4.0)
-    axes = figure.subplots(1, 3, width_ratios=[1.0, 0.85, 1.0])
+    figure = plots.new_figure(13.0, 4.2)
+    axes = figure.subplots(1, 3, width_ratios=[0.9, 1.0, 1.1])
     strongest = phi.square().mean(0).argsort(descending=True)[:6]
     for k, colour in zip(strongest, COLOURS, strict=True):
         axes[0].plot(x[:, 0], phi[:, k] / phi[:, k].abs().max(), color=colour, linewidth=1.5)
@@ -61,6 +61,7 @@ def what_a_dbk_is() -> Any:
         title=rf"$r$ = {RANK} basis functions $\phi_j(x)$" + "\n(the six largest, each scaled to 1)", xlabel="x"
     )
     plots.kernel_heatmap(axes[1], x[:, 0], kernel)
+    figure.colorbar(axes[1].images[-1], ax=axes[1], shrink=0.8, label="k(x, x') / the largest")
     axes[1].set_title(r"the kernel $k(x, x') = \langle \phi(x), \phi(x') \rangle$")
     shown = slice(0, 1_500)
     truth = step1d.oracle(x)
@@ -74,7 +75,10 @@ def what_a_dbk_is() -> Any:
     )
     axes[2].set(title=r"$f(x) = \langle w, \phi(x) \rangle$, $w \sim q(w)$: the prediction", xlabel="x")
     axes[2].set_ylim(-1.75, 1.95)
+    axes[2].legend(loc="upper right", fontsize=8, frameon=False)
     axes[0].spines[["top", "right"]].set_visible(False)
+    for ax in axes:
+        ax.set_xticks([-1.0, -0.5, 0.0, 0.5, 1.0])
     return figure
 
 
@@ -87,30 +91,22 @@ def backbone_and_expansion() -> Any:
     middle = 27.0
     grey, blue, orange, green = "#EEEEEE", "#D6E6F2", "#FBE3C8", "#D3EBDF"
     _box(ax, 1, middle, 9, 8, "row $x$", grey)
-    _box(ax, 17, middle, 11, 8, "linear\n$d \\to h$", blue)
-    _box(ax, 35, middle, 25, 12, "residual block × 2\nLayerNorm → linear → SiLU → linear\n+ skip", blue, 9)
-    _box(ax, 67, middle, 14, 8, "LayerNorm\nSiLU", blue)
+    _box(ax, 16, middle, 10, 8, "linear\n$d \\to h$", blue)
+    _box(ax, 32, middle, 30, 12, "residual block × 2\nLayerNorm → linear → SiLU → linear\n+ skip", blue)
+    _box(ax, 68, middle, 12, 8, "LayerNorm\nSiLU", blue)
     _box(ax, 88, middle + 9, 19, 9, "SiLU expansion\n$s \\odot$ silu($W g + b$)", orange)
     _box(ax, 88, middle - 9, 19, 9, "RBF expansion\n$K_{ZZ}^{-1/2}\\, k_Z(g)$", orange)
-    _box(
-        ax,
-        115,
-        middle,
-        14,
-        12,
-        "$q(w) = N(m, LL^T)$\nmean $\\langle m, \\phi \\rangle$\nvar $\\|L^T\\phi\\|^2 + \\sigma^2$",
-        green,
-        8,
-    )
-    for a, b, label in ((10, 17, "$d$"), (28, 35, "$h$"), (60, 67, "$h$")):
+    weights = "$q(w) = N(m, LL^T)$\nmean $\\langle m, \\phi \\rangle$\nvar $\\|L^T\\phi\\|^2 + \\sigma^2$"
+    _box(ax, 115, middle, 14, 12, weights, green)
+    for a, b, label in ((10, 16, "$d$"), (26, 32, "$h$"), (62, 68, "$h$")):
         _arrow(ax, (a, middle), (b, middle), label)
-    for side in (9, -9):
-        _arrow(ax, (81, middle), (88, middle + side), "")
+    for side, beyond in ((9, "bottom"), (-9, "top")):
+        _arrow(ax, (80, middle), (88, middle + side), "")
         _arrow(ax, (107, middle + side), (115, middle), "")
-    ax.text(82.5, middle + 7, "$g(x)$\n$h$", ha="center", fontsize=9)
-    ax.text(112.5, middle + 7, "$\\phi(x)$\n$r$", ha="center", fontsize=9)
-    ax.plot([16, 82], [15, 15], color=plots.INK, linewidth=1)
-    ax.text(49, 12.6, "backbone $g$", ha="center", va="top", fontsize=12)
+        for x, label in ((82, "$g(x)$\n$h$"), (113, "$\\phi(x)$\n$r$")):
+            ax.text(x, middle + 0.6 * side, label, ha="center", va=beyond, fontsize=10)
+    ax.plot([15, 81], [15, 15], color=plots.INK, linewidth=1)
+    ax.text(48, 12.6, "backbone $g$", ha="center", va="top", fontsize=12)
     ax.plot([87, 108], [11, 11], color=plots.INK, linewidth=1)
     ax.text(97.5, 8.6, "expansion: one of the two", ha="center", va="top", fontsize=12)
     ax.text(
@@ -123,19 +119,19 @@ def backbone_and_expansion() -> Any:
     return figure
 
 
-def _box(ax: Any, x: float, y: float, width: float, height: float, text: str, colour: str, size: float = 10) -> None:
+def _box(ax: Any, x: float, y: float, width: float, height: float, text: str, colour: str) -> None:
     style = "round,pad=0.2,rounding_size=1.2"
     ax.add_patch(
         FancyBboxPatch((x, y - height / 2), width, height, boxstyle=style, facecolor=colour, edgecolor=plots.INK)
     )
-    ax.text(x + width / 2, y, text, ha="center", va="center", fontsize=size)
+    ax.text(x + width / 2, y, text, ha="center", va="center", fontsize=10)
 
 
 def _arrow(ax: Any, start: tuple[float, float], end: tuple[float, float], label: str) -> None:
     ax.add_patch(
         FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=12, color=plots.INK, shrinkA=2, shrinkB=2)
     )
-    ax.text((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + 1.6, label, ha="center", fontsize=9)
+    ax.text((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + 1.6, label, ha="center", fontsize=10)
 
 
 if __name__ == "__main__":

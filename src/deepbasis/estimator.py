@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Collection
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -82,7 +82,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     ----------
     method : "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" or "dnn", the paper's methods. A DNN has no
         distribution of its own: it predicts with the variance of its validation residuals. "auto" is "dbk-silu"; on a
-        small table also a shallow kernel, "sv-rbf" trained exactly, of which the validation rows choose one.
+        small table a shallow kernel, "sv-rbf" trained exactly, unless the validation rows clearly prefer the networks.
     recipe : what "auto" means: "default", or "paper" for the paper's settings.
     objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows, or, of a sparse
         method ("sv-rbf", "sv-dkl", "pp-dkl"), by its bound.
@@ -239,19 +239,12 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             validation = self._rows(outside, dtype)
         except InputError as error:
             raise error if X_val is None else InputError(f"X_val: {error}") from None
-        tried: list[Self] = []
-        for k, changes in enumerate(candidates(self, len(inside.y))):
-            fitted = copy(self).set_params(**changes)
-            try:
-                finished = fitted._fit_rows(data, validation, how if k == 0 else replace(how, checkpoint=None))
-            except NumericalError:
-                if not tried:
-                    raise
-                continue
-            tried.append(fitted)
-            if not finished:
-                break
-        best = min(tried, key=lambda fitted: fitted._nll(validation))
+        best, *others = (copy(self).set_params(**changes) for changes in candidates(self, len(data)))
+        finished = best._fit_rows(data, validation, how)
+        for shallow in others if finished else ():
+            with suppress(NumericalError):  # the networks stand
+                shallow._fit_rows(data, validation, replace(how, checkpoint=None))
+                best = _better(best, shallow, validation)
         self.__dict__.update({name: value for name, value in vars(best).items() if name.endswith("_")})
         mean = weighted_mean(data.y, data.weight)
         variance = weighted_mean((data.y - mean).square(), data.weight)
@@ -266,9 +259,6 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         chosen = self._train(data, validation, plan, members, how)
         self._keep(chosen, validation, plan)
         return all(outcome.status != "interrupted" for outcome in chosen)
-
-    def _nll(self, validation: Rows) -> float:
-        return float(metrics.nll(self.ensemble_.predict(validation.x), validation.y, validation.weight))
 
     def _fit_streamed(self, source: Source, roles: Roles, aside: Source | None, limit: int | None, how: _How) -> Self:
         """The statistics first, then training on a stream of batches."""
@@ -490,6 +480,15 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _better(deep: DeepBasisRegressor, shallow: DeepBasisRegressor, validation: Rows) -> DeepBasisRegressor:
+    """The shallow kernel, unless the networks have a lower NLL on the validation rows by a standard error or more."""
+    gain, against = (fitted.ensemble_.predict(validation.x).log_prob(validation.y) for fitted in (deep, shallow))
+    gain = gain - against
+    mean = weighted_mean(gain, validation.weight)
+    error = (weighted_mean((gain - mean).square(), validation.weight) / len(gain)).sqrt()
+    return deep if mean > error else shallow
 
 
 def _validation_table(X_val: Any, y_val: ArrayLike) -> _Table:

@@ -175,7 +175,7 @@ def weights_for(recipe: Recipe, objective: str, alpha: float | str, beta: float 
 
 
 def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
-    """What a `DeepBasisRegressor` is to be fitted as, by changes of its parameters: the validation rows choose.
+    """What a `DeepBasisRegressor` is to be fitted as, by changes of its parameters; of two, the validation chooses.
 
     A shallow kernel trained by its marginal likelihood has little to overfit with: on a small table it is often better
     than a network.

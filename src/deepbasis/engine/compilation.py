@@ -8,8 +8,8 @@ import torch
 from torch._inductor import config as inductor
 
 
-def compiled(method: Callable[..., Any], device: torch.device, autotune: bool = False) -> Callable[..., Any]:
-    """A bound method, compiled; with `autotune`, each matrix product by the kernel that is the fastest of several.
+def compiled(method: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """A bound method, compiled.
 
     On a GPU, independent small kernels are put into one launch ("combo kernels"): a step of one member is 65 of them
     instead of 82, and 10 % faster.
@@ -17,8 +17,6 @@ def compiled(method: Callable[..., Any], device: torch.device, autotune: bool = 
     options: dict[str, Any] = (
         {"combo_kernels": True} if device.type == "cuda" and hasattr(inductor, "combo_kernels") else {}
     )
-    if autotune and device.type == "cuda":
-        options |= {"max_autotune_gemm": True}
     return torch.compile(_with_own_code(method), fullgraph=True, dynamic=False, options=options)
 
 

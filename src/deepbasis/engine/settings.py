@@ -47,8 +47,6 @@ class Settings:
     on a GPU, bf16 for the backbone's. Validation and prediction are in full float32 always."""
     compile: bool = False
     """torch.compile for the training step."""
-    autotune: bool = False
-    """With `compile`, on a GPU: try several kernels for each matrix product; minutes more before the first step."""
     cuda_graph: bool = True
     """On a GPU, the whole step as one CUDA graph."""
     chunk_rows: int = 8192

@@ -281,7 +281,7 @@ class Wave:
             log.warning("exact training is not compiled: going on eagerly")
             return
         try:
-            loss = compiled(self._eager_loss, self.device, self.settings.autotune)
+            loss = compiled(self._eager_loss, self.device)
             score = compiled(self._eager_score, self.device)
             with self.training_precision():
                 self._rewind()

@@ -13,15 +13,14 @@ from deepbasis import plots
 from deepbasis.datasets.ookla import ATTRIBUTION
 from deepbasis.datasets.splits import Floats
 from deepbasis.experiments import ookla_maps
-from deepbasis.experiments.ookla_tables import LABELS, STRATA, kind, predicted_std, title
+from deepbasis.experiments.ookla_tables import LABELS, MAPPED, STRATA, compared, kind, title
 from deepbasis.experiments.parts import Folder, Part
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAPPED = "dbk-rbf"
 CLIP = 0.995
-"""The quantile at which the maps' common scale of colours ends (caption of the paper's map of uncertainty)."""
+"""The quantile at which the maps' scales of colours end (caption of the paper's map of uncertainty)."""
 
 _NORMAL_95 = 3.919928  # the width of a normal's central 95 % in standard deviations
 
@@ -34,11 +33,11 @@ def write(folder: Folder, parts: Sequence[Part]) -> None:
     groups = grouped(parts)
     if groups:
         folder.write("interval_widths.png", plots.png(interval_widths(groups)))
-    for name in dict.fromkeys(dataset for dataset, _ in groups):
-        mapped = [group[MAPPED] for (dataset, _), group in groups.items() if dataset == name and MAPPED in group]
-        if mapped:
-            folder.write(f"kernels_{name}.png", plots.png(kernel_slices(mapped)))
-            folder.write(f"uncertainty_{name}.png", plots.png(uncertainty(mapped)))
+    mapped = [group[MAPPED] for group in groups.values() if MAPPED in group]
+    for name in dict.fromkeys(part.values["dataset"] for part in mapped):
+        same = [part for part in mapped if part.values["dataset"] == name]
+        folder.write(f"kernels_{name}.png", plots.png(kernel_slices(same, lowest_kernel(mapped))))
+        folder.write(f"uncertainty_{name}.png", plots.png(uncertainty(same)))
 
 
 def grouped(parts: Sequence[Part]) -> dict[tuple[str, str], dict[str, Part]]:
@@ -78,20 +77,33 @@ def _widths(part: Part) -> dict[str, Floats]:
     return {name: widths[rows] for name, rows in zip(STRATA, (urban, ~urban), strict=True) if rows.any()}
 
 
-def kernel_slices(parts: Sequence[Part]) -> Figure:
-    """k(., x_ref) of DBK at an urban, a rural and a remote place, for each target."""
+def lowest_kernel(parts: Sequence[Part]) -> float:
+    """Where the colours of all kernel slices begin: the tenth below all but the least of their values."""
+    lowest = min(_ends(_relative_slices(part))[0] for part in parts)
+    return min(math.floor(10.0 * lowest) / 10.0, 0.9)
+
+
+def _relative_slices(part: Part) -> Floats:
+    """[place, latitudes, longitudes]: k(., x_ref) / k(x_ref, x_ref), NaN outside the state."""
+    slices: Floats = (part.arrays["slices"] / part.arrays["slices_at"][:, None, None]).double().numpy()
+    return slices
+
+
+def kernel_slices(parts: Sequence[Part], low: float) -> Figure:
+    """k(., x_ref) of DBK at an urban, a rural and a remote place, for each target, in colours from `low` to 1."""
     places = ookla_maps.PLACES[parts[0].values["state"]]
+    ends = _ends(*(_relative_slices(part) for part in parts))
     sheet = _Sheet(parts)
     for k, part in enumerate(parts):
-        a = part.arrays
-        slices = (a["slices"] / a["slices_at"][:, None, None]).numpy()
-        colours = _between(slices[np.isfinite(slices)])
-        for j, (place, values) in enumerate(zip(places, slices, strict=True)):
-            grid = (a["grid_lon"], a["grid_lat"], values)
-            ax = sheet.draw(k, j, f"{place.kind}: {place.name}", *grid, **colours, colours="magma")
+        for j, (place, values) in enumerate(zip(places, _relative_slices(part), strict=True)):
+            grid = (part.arrays["grid_lon"], part.arrays["grid_lat"], values)
+            ax = sheet.draw(k, j, f"{place.kind}: {place.name}", *grid, low=low, high=1.0, colours="magma")
             ax.plot(place.lon, place.lat, "*", color=plots.BLUE, markersize=12, markeredgecolor="white")
         sheet.bar(k, "k(x, x_ref) / k(x_ref, x_ref)")
-    note = f"The star is x_ref. Colours end at the quantiles {1.0 - CLIP:.1%} and {CLIP:.1%}."
+    note = (
+        f"The star is x_ref. The colours run from {low:g} to 1 in every state, not from 0: here k is between "
+        f"{ends[0]:.2f} and {ends[1]:.2f} of k(x_ref, x_ref) at {2.0 * CLIP - 1.0:.0%} of the points or more."
+    )
     return sheet.finished("Kernel slices k(x, x_ref)", note)
 
 
@@ -100,22 +112,28 @@ def uncertainty(parts: Sequence[Part]) -> Figure:
     sheet = _Sheet(parts)
     for k, part in enumerate(parts):
         a = part.arrays
-        empirical, (tested, predicted) = a["cell_std"].numpy(), predicted_std(part)
-        colours = _between(np.concatenate([empirical, predicted]))
-        sheet.draw(k, 0, "empirical, training rows", *raster(a["cells"].numpy(), empirical), **colours)
-        sheet.draw(k, 1, "predicted, test rows", *raster(tested, predicted), **colours)
-        sheet.draw(k, 2, "predicted, everywhere", a["grid_lon"], a["grid_lat"], a["grid_std"], **colours)
+        corner, empirical, predicted = compared(part)
+        low, high = _ends(empirical, predicted, a["grid_std"].numpy())
+        pictures = {
+            "empirical, training rows": raster(corner, empirical),
+            "predicted, test rows": raster(corner, predicted),
+            "predicted, everywhere": (a["grid_lon"], a["grid_lat"], a["grid_std"]),
+        }
+        for j, (heading, picture) in enumerate(pictures.items()):
+            sheet.draw(k, j, heading, *picture, low=low, high=high)
         sheet.bar(k, "standard deviation")
     note = (
-        f"Standardised log10 of the speed. Rows are in cells of {ookla_maps.CELL}°; their quantiles {1.0 - CLIP:.1%} "
-        f'and {CLIP:.1%} end the colours. Of "everywhere" much is far from any row.'
+        f"Standardised log10 of the speed. Cells of {ookla_maps.CELL}° with enough training rows for a standard "
+        'deviation and at least one test row; of "everywhere" much is far from any row. The colours hold the quantiles '
+        f"{1.0 - CLIP:.1%} to {CLIP:.1%} of every map."
     )
     return sheet.finished("Standard deviation, measured and predicted", note)
 
 
-def _between(values: Floats) -> dict[str, float]:
-    low, high = np.quantile(values, [1.0 - CLIP, CLIP])
-    return {"low": float(low), "high": float(high)}
+def _ends(*pictures: Floats) -> tuple[float, float]:
+    """The range that holds all but the least and the most of each picture, whatever its size; NaN does not count."""
+    ends = [np.quantile(seen, [1.0 - CLIP, CLIP]) for p in pictures if (seen := p[np.isfinite(p)]).size]
+    return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
 
 
 class _Sheet:
@@ -123,21 +141,30 @@ class _Sheet:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
-        lon, lat = parts[0].arrays["grid_lon"], parts[0].arrays["grid_lat"]
-        middle = np.radians(float(lat[0] + lat[-1]) / 2.0)
-        shape = float((lat[-1] - lat[0]) / ((lon[-1] - lon[0]) * np.cos(middle)))
+        self.low, self.high = ookla_maps.frame(parts[0].arrays["outline"], parts[0].arrays["place"])
+        width, height = self.high - self.low
+        shape = float(height / (width * np.cos(np.radians((self.low[1] + self.high[1]) / 2.0))))
         self.flat = shape < 0.5
-        width = 5.4 if self.flat else 3.6
         rows, columns = (3, len(parts)) if self.flat else (len(parts), 3)
-        self.page = plots.new_figure(width * columns + 1.0, 1.1 + (width * shape + 0.25) * rows)
+        inches = 5.4 if self.flat else 3.6
+        sides, ends = (0.3, 1.8) if self.flat else (1.0, 0.9)  # the bar of colours is below or beside
+        self.page = plots.new_figure(inches * columns + sides, ends + (inches * shape + 0.3) * rows)
         axes: Any = self.page.subplots(rows, columns, squeeze=False)
         self.axes = axes.T if self.flat else axes
 
     def draw(self, k: int, j: int, heading: str, lon: Any, lat: Any, values: Any, **colours: Any) -> Any:
         """Map j of part k."""
+        from matplotlib.path import Path
+
         part, ax = self.parts[k], self.axes[k, j]
         ax.set_title(f"{part.values['target']}, {heading}", fontsize=10)
-        return plots.map_picture(ax, lon, lat, values, outline=part.arrays["outline"], **colours)
+        plots.map_picture(ax, lon, lat, values, outline=part.arrays["outline"], **colours)
+        coast = [Path(ring, closed=True) for ring in ookla_maps.rings(part.arrays["outline"])]
+        ax.collections[0].set_clip_path(Path.make_compound_path(*coast), ax.transData)
+        margin = 0.02 * (self.high - self.low).max()
+        (west, south), (east, north) = self.low - margin, self.high + margin
+        ax.set(xlim=(west, east), ylim=(south, north))
+        return ax
 
     def bar(self, k: int, label: str) -> None:
         """The colours of part k, which its maps have in common."""

@@ -132,6 +132,22 @@ def outline(region: Region) -> Tensor:
     return torch.from_numpy(np.concatenate(pieces[:-1])).float()
 
 
+def rings(outline: ArrayLike) -> list[Floats]:
+    """The rings of an outline, again one by one."""
+    line = np.asarray(outline, dtype=np.float64)
+    gaps = np.flatnonzero(np.isnan(line).all(axis=1))
+    return [piece[np.isfinite(piece).all(axis=1)] for piece in np.split(line, gaps)]
+
+
+def frame(outline: ArrayLike, points: ArrayLike) -> tuple[Floats, Floats]:
+    """Lower and upper corner of the rings that have points: islands without any need no room on a map."""
+    X = np.asarray(points, dtype=np.float64)
+    boxes = [(ring.min(axis=0), ring.max(axis=0)) for ring in rings(outline)]
+    settled = [(low, high) for low, high in boxes if ((low <= X) & (high >= X)).all(axis=1).any()]
+    low, high = zip(*(settled or boxes), strict=True)
+    return np.min(low, axis=0), np.max(high, axis=0)
+
+
 @torch.no_grad()
 def kernel_slices(model: DeepBasisGP, x: Tensor, at: Tensor) -> Tensor:
     """[len(at), len(x)]: k(., x_ref) at the points `x`, for every x_ref of `at` (Eq. 8)."""

@@ -16,6 +16,8 @@ from deepbasis.experiments.parts import Folder, Part, Row, markdown_table, numbe
 STRATA = ("urban", "rural")
 METRICS = ("mae", "nll", "coverage_95", "crps", "width_95")
 LABELS = MappingProxyType({"sv-rbf": "SV-RBF", "sv-dkl": "SV-DKL", "dbk-rbf": "DBK-RBF"})
+MAPPED = "dbk-rbf"
+"""The method whose kernel and uncertainty are drawn as maps."""
 _HEADINGS = ("MAE", "NLL", "coverage", "CRPS", "width")
 
 _PAPER = """
@@ -73,21 +75,26 @@ def _over_seeds(part: Part, stratum: str, metric: str) -> tuple[float, float | N
     return summary(usable) if usable else None
 
 
-def predicted_std(part: Part) -> tuple[ookla_maps.Corners, Floats]:
-    """Cells of the test rows, and the predicted standard deviation there: the root of the mean variance."""
-    cells = ookla_maps.gather(part.arrays["place"])
-    return cells.corner, np.sqrt(cells.mean(part.arrays["std"][part.values["shown"]].square()))
+def compared(part: Part) -> tuple[ookla_maps.Corners, Floats, Floats]:
+    """Cells with enough training rows and a test row, the standard deviation of the former, and the predicted one.
+
+    Predicted is the root of the test rows' mean variance.
+    """
+    corner, empirical = (part.arrays[name].numpy() for name in ("cells", "cell_std"))
+    tested = ookla_maps.gather(part.arrays["place"])
+    variance = tested.mean(part.arrays["std"][part.values["shown"]].square())
+    one, other = ookla_maps.in_common(corner, tested.corner)
+    return corner[one], empirical[one], np.sqrt(variance[other])
 
 
 def agreement(part: Part) -> float | None:
-    """Correlation of the predicted standard deviation with that of the training rows, over cells that have both."""
+    """Correlation of the predicted standard deviation with that of the training rows."""
     if part.values["shown"] is None:
         return None
-    tested, predicted = predicted_std(part)
-    one, other = ookla_maps.in_common(part.arrays["cells"].numpy(), tested)
-    if len(one) < 3 or np.ptp(predicted[other]) == 0.0:
+    corner, empirical, predicted = compared(part)
+    if len(corner) < 3 or np.ptp(predicted) == 0.0:
         return None
-    return float(np.corrcoef(part.arrays["cell_std"].numpy()[one], predicted[other])[0, 1])
+    return float(np.corrcoef(empirical, predicted)[0, 1])
 
 
 def title(v: dict[str, Any]) -> str:
@@ -111,8 +118,22 @@ def markdown(parts: Sequence[Part], *, quick: bool) -> str:
         groups.setdefault((part.values["dataset"], part.values["target"]), []).append(part)
     for group in groups.values():
         text += [f"## {title(group[0].values)}\n", _facts(group[0].values), _group_table(group)]
+    if drawn := figures(parts):
+        text += ["## Figures\n", *(f"![{what}]({file})\n" for file, what in drawn.items())]
     text += ["## How it was made\n", provenance(parts), f"{ATTRIBUTION}\n"]
     return "\n".join(text)
+
+
+def figures(parts: Sequence[Part]) -> dict[str, str]:
+    """What each file shows, of the figures that these parts allow."""
+    usable = [part.values for part in parts if part.values["shown"] is not None]
+    found = {"interval_widths.png": "Widths of the 95 % intervals on the test rows"} if usable else {}
+    for v in usable:
+        if v["method"] == MAPPED:
+            label = LABELS[MAPPED]
+            found[f"kernels_{v['dataset']}.png"] = f"{v['state']}: the kernel of {label} at three places"
+            found[f"uncertainty_{v['dataset']}.png"] = f"{v['state']}: standard deviation, measured and by {label}"
+    return found
 
 
 _EXPLANATION = f"""\
