@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,22 @@ def test_an_outline_is_every_ring_with_a_gap_between():
     assert line.isnan().all(1).nonzero().flatten().tolist() == [5]
     np.testing.assert_allclose(line[:5], SQUARE.rings[0])
     np.testing.assert_allclose(line[6:], HOLE)
+    one, other = ookla_maps.rings(line)
+    np.testing.assert_allclose(one, SQUARE.rings[0])
+    np.testing.assert_allclose(other, HOLE)
+
+
+def test_a_map_leaves_out_the_islands_without_rows():
+    line = ookla_maps.outline(Region("Islands", (SQUARE.rings[0], HOLE + 10.0, HOLE - 10.0)))
+    points = np.array([[-105.0, 33.0], [-96.5, 43.5]])  # on the mainland and on the island in the north-east
+    for seen, west_south, east_north in (
+        (points, [-108.0, 32.0], [-96.0, 44.0]),
+        (points[:1], [-108.0, 32.0], [-104.0, 36.0]),
+        (points + 90.0, [-117.0, 23.0], [-96.0, 44.0]),  # nowhere: all of them
+    ):
+        low, high = ookla_maps.frame(line, seen)
+        np.testing.assert_allclose(low, west_south)
+        np.testing.assert_allclose(high, east_north)
 
 
 def test_a_kernel_slice_is_a_column_of_the_kernel_matrix(monkeypatch):
@@ -277,7 +294,7 @@ def test_every_table_and_figure_names_its_source_and_licence(done):
     mapped = [part for part in parts if part.values["method"] == "dbk-rbf"]
     pages = [
         ookla_figures.interval_widths(ookla_figures.grouped(parts)),
-        ookla_figures.kernel_slices(mapped),
+        ookla_figures.kernel_slices(mapped, 0.5),
         ookla_figures.uncertainty(mapped),
     ]
     for page in pages:
@@ -288,6 +305,55 @@ def test_every_table_and_figure_names_its_source_and_licence(done):
     assert files == ["interval_widths.png", "kernels_fixed-new-mexico.png", "uncertainty_fixed-new-mexico.png"]
     for name in files:
         assert len(np.unique(np.asarray(Image.open(done.path / name).convert("L")))) > 20  # not an empty page
+
+
+def test_the_markdown_shows_every_figure_with_a_line_of_its_own(done):
+    text = (done.path / "table.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^!\[(.+)\]\((.+)\)$", text, flags=re.MULTILINE)
+    assert sorted(file for _, file in shown) == sorted(file.name for file in done.path.glob("*.png"))
+    assert len({line for line, _ in shown}) == 3
+
+
+def test_measured_and_predicted_std_are_shown_in_the_same_cells_and_one_range_holds_every_map(done):
+    parts = [recorded(done, target, "dbk-rbf") for target in ookla.TARGETS]
+    part = parts[0]
+    empirical_cells = {tuple(c) for c in part.arrays["cells"].tolist()}
+    tested_cells = {tuple(c) for c in ookla_maps.gather(part.arrays["place"]).corner.tolist()}
+    assert empirical_cells - tested_cells  # or it would test nothing
+    corner, empirical, predicted = ookla_tables.compared(part)
+    assert {tuple(c) for c in corner.tolist()} == empirical_cells & tested_cells
+    maps = [ax.collections[0] for ax in ookla_figures.uncertainty(parts).axes[:3]]
+    pictures = [np.ma.filled(mesh.get_array(), np.nan) for mesh in maps]
+    np.testing.assert_array_equal(np.isnan(pictures[0]), np.isnan(pictures[1]))
+    assert sorted(pictures[0][np.isfinite(pictures[0])]) == pytest.approx(sorted(empirical))
+    assert sorted(pictures[1][np.isfinite(pictures[1])]) == pytest.approx(sorted(predicted))
+    assert len({mesh.get_clim() for mesh in maps}) == 1
+    low, high = maps[0].get_clim()
+    for picture in pictures:
+        seen = picture[np.isfinite(picture)]
+        assert ((seen < low) | (seen > high)).mean() <= 0.01 + 2 / len(seen)
+
+
+def test_kernel_maps_have_one_range_for_all_and_say_where_their_values_are(done):
+    def part(state_values):
+        slices = torch.tensor(state_values).reshape(1, 1, -1) * 4.0
+        return Part("p", {}, {"slices": slices, "slices_at": torch.tensor([4.0])}, {})
+
+    nearly, less = part([0.97, 1.0, torch.nan]), part([0.87, 1.01])
+    assert ookla_figures.lowest_kernel([nearly]) == pytest.approx(0.9)
+    assert ookla_figures.lowest_kernel([nearly, less]) == pytest.approx(0.8)
+    assert ookla_figures.lowest_kernel([part([1.0, 1.0])]) == pytest.approx(0.9)  # never an empty range
+    page = ookla_figures.kernel_slices([recorded(done, target, "dbk-rbf") for target in ookla.TARGETS], 0.3)
+    assert {ax.collections[0].get_clim() for ax in page.axes[:6]} == {(0.3, 1.0)}
+    note = page.get_supxlabel().replace("\n", " ")
+    assert "from 0.3 to 1 in every state, not from 0" in note
+    relative = []
+    for target in ookla.TARGETS:
+        a = recorded(done, target, "dbk-rbf").arrays
+        relative.append((a["slices"] / a["slices_at"][:, None, None]).numpy())
+    low = min(np.nanquantile(values, 0.005) for values in relative)
+    high = max(np.nanquantile(values, 0.995) for values in relative)
+    assert f"between {low:.2f} and {high:.2f} of" in note
 
 
 def test_the_markdown_says_that_the_papers_tiles_are_other_ones_and_how_many_epochs_were_done(done):
