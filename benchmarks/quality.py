@@ -227,6 +227,20 @@ def cells_of(parts: Iterable[Part], tasks: Iterable[Task]) -> list[Cell]:
     return cells
 
 
+def on_shared_folds(cells: Sequence[Cell]) -> list[Cell]:
+    """Without the folds that some model of the data set lacks: splits differ more than models do.
+
+    A model with fewer seeds on one split lacks no fold.
+    """
+    found = []
+    for cell in cells:
+        rivals = [other for other in cells if other.task == cell.task]
+        shared = set.intersection(*({fold for fold, _ in other.folds} for other in rivals))
+        folds = {key: record for key, record in cell.folds.items() if key[0] in shared}
+        found.append(replace(cell, folds=folds or cell.folds))
+    return found
+
+
 def _check_same_rows(parts: Iterable[Part]) -> None:
     """The parts may come from several machines, with other versions of what draws the folds."""
     seen: dict[int, tuple[str, str]] = {}
@@ -274,19 +288,19 @@ def paired(cells: Sequence[Cell], metric: str, ours: str = "deepbasis") -> list[
 
 
 def average_ranks(cells: Sequence[Cell]) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """model -> metric -> its rank, averaged over the data sets that have all the models; and these data sets."""
+    """model -> metric -> its rank, averaged over the data sets; and the models left out, which lack some of these."""
     from scipy.stats import rankdata
 
     by_place = {(cell.task.dataset, cell.model): cell for cell in cells}
-    models = [name for name in MODELS if any(cell.model == name for cell in cells)]
     names = list(dict.fromkeys(cell.task.dataset for cell in cells))
-    complete = [name for name in names if all((name, model) in by_place for model in models)]
-    ranks: dict[str, dict[str, float]] = {model: {} for model in models}
+    present = [model for model in MODELS if any(cell.model == model for cell in cells)]
+    complete = [model for model in present if all((name, model) in by_place for name in names)]
+    ranks: dict[str, dict[str, float]] = {model: {} for model in complete}
     for metric in LOWER_IS_BETTER if complete else ():
-        table = np.array([[by_place[name, model].mean(metric) for model in models] for name in complete])
-        for model, rank in zip(models, rankdata(table, axis=1).mean(0), strict=True):
+        table = np.array([[by_place[name, model].mean(metric) for model in complete] for name in names])
+        for model, rank in zip(complete, rankdata(table, axis=1).mean(0), strict=True):
             ranks[model][metric] = float(rank)
-    return ranks, complete
+    return ranks, [model for model in present if model not in complete]
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------
@@ -294,7 +308,7 @@ def average_ranks(cells: Sequence[Cell]) -> tuple[dict[str, dict[str, float]], l
 
 def write(folder: Folder, size: Size, parts: Sequence[Part]) -> None:
     cells = cells_of(parts, size.tasks)
-    folder.write("table.csv", tidy_csv(Row._fields, rows_of(cells)))
+    folder.write("table.csv", tidy_csv(Row._fields, rows_of(on_shared_folds(cells))))
     folder.write("table.md", markdown(cells, parts))
     if any(cell.task.dataset in OOKLA for cell in cells):
         folder.write("ATTRIBUTION.txt", f"The rows of the data sets {', '.join(OOKLA)}: {ATTRIBUTION}\n")
@@ -308,8 +322,10 @@ Except under `cv` the bounds that scale the inputs are those of all rows, as in 
 
 NLL, CRPS, MAE and RMSE: lower is better, **best** in bold. Coverage is the share of targets inside the central 95 %
 interval, width the mean width of that interval. Seconds are those of one fit, on the device named beside them; a GPU's
-include compilation. Rounds are the epochs, trees or stages that the validation rows chose: where they are near the most
-that a model may use (see below) it was cut short. n is the number of fits that the means are over.
+include compilation, and up to fifteen models shared it, as peers and tests shared the CPU. Rounds are the epochs, trees
+or stages that the validation rows chose: where they are near the most that a model may use (see below) it was cut
+short. n is the number of fits that the means are over; where models have different splits of a data set, the table is
+about those that all of them have.
 """
 
 ABOUT = {
@@ -327,7 +343,8 @@ def markdown(cells: Sequence[Cell], parts: Sequence[Part]) -> str:
     for split in SPLITS:
         own = [cell for cell in cells if cell.task.split == split]
         if own:
-            text += [f"## Split `{split}`\n", f"{ABOUT[split]}\n", _scores(own), *_ranks(own), *_paired(own)]
+            shared = on_shared_folds(own)
+            text += [f"## Split `{split}`\n", f"{ABOUT[split]}\n", _scores(shared), *_ranks(shared), *_paired(own)]
     present = [name for name in MODELS if any(cell.model == name for cell in cells)]
     text += ["## Models\n", "\n".join(f"- `{name}`: {MODELS[name].what}." for name in present) + "\n"]
     text += ["## How it was made\n", provenance(parts), *_versions(parts), *_broken(parts)]
@@ -353,12 +370,13 @@ def _scores(cells: Sequence[Cell]) -> str:
 
 
 def _ranks(cells: Sequence[Cell]) -> list[str]:
-    ranks, complete = average_ranks(cells)
-    if not complete:
-        return ["No data set has all these models yet: no ranks.\n"]
+    ranks, left_out = average_ranks(cells)
+    if len(ranks) < 2:
+        return ["No two models have all these data sets yet: no ranks.\n"]
     lines = [[model, *(number(own[metric], 2) for metric in LOWER_IS_BETTER)] for model, own in ranks.items()]
+    without = f", without models that lack a data set ({', '.join(left_out)})" if left_out else ""
     return [
-        f"Average ranks over {len(complete)} data sets ({', '.join(complete)}); 1 is best.\n",
+        f"Average ranks over the {len({cell.task.dataset for cell in cells})} data sets{without}; 1 is best.\n",
         markdown_table(["model", *(LABELS[metric] for metric in LOWER_IS_BETTER)], lines),
     ]
 

@@ -278,18 +278,30 @@ def test_parts_made_on_other_rows_are_not_compared():
         quality.cells_of([PARTS[0], fabricate(PAPER, "pol", "ngboost", [1.0], digest="e")], TASKS)
 
 
-def test_average_ranks_share_ties_and_need_all_models():
+def test_average_ranks_share_ties_and_leave_out_models_that_lack_a_data_set():
     parts = [
         fabricate(CV, "a", "deepbasis", [1.0]),
         fabricate(CV, "a", "catboost", [2.0]),
+        fabricate(CV, "a", "ngboost", [0.0]),
         fabricate(CV, "b", "deepbasis", [1.0]),
         fabricate(CV, "b", "catboost", [1.0]),
-        fabricate(CV, "c", "catboost", [1.0]),
     ]
-    ranks, complete = quality.average_ranks(quality.cells_of(parts, [Task(CV, name) for name in "abc"]))
-    assert complete == ["a", "b"]
+    ranks, left_out = quality.average_ranks(quality.cells_of(parts, [Task(CV, name) for name in "ab"]))
+    assert left_out == ["ngboost"]
     assert ranks["deepbasis"]["nll"] == 1.25
     assert ranks["catboost"]["nll"] == 1.75
+
+
+def test_splits_that_a_model_lacks_are_in_no_mean_but_in_the_pairs():
+    parts = [fabricate(SAFE, "pol", "deepbasis", [1.0, 5.0]), fabricate(SAFE, "pol", "catboost", [2.0, 9.0])]
+    parts.append(fabricate(SAFE, "pol", "ngboost", [3.0]))
+    cells = quality.cells_of(parts, [Task(SAFE, "pol")])
+    assert [cell.mean("nll") for cell in quality.on_shared_folds(cells)] == [1.0, 2.0, 3.0]
+    assert [cell.mean("nll") for cell in cells] == [3.0, 5.5, 3.0]
+    assert quality.paired(cells, "nll")[0].pairs == 1  # NGBoost is the nearest
+    seeds = [fabricate(PAPER, "pol", "deepbasis", [1.0, 5.0]), fabricate(PAPER, "pol", "catboost", [2.0])]
+    seeds[0].values["folds"][1] |= {"fold": 0, "digest": "d0"}
+    assert quality.on_shared_folds(quality.cells_of(seeds, TASKS))[0].mean("nll") == 3.0
 
 
 def test_the_report_says_what_a_reader_must_know(folder):
