@@ -164,9 +164,15 @@ SMALL_TRIALS: dict[str, Trial] = {
     "rate-1e-3": replace(SMALL, learning_rate=1e-3),
     "decay-1e-1": replace(SMALL, weight_decay=1e-1),
     "noise-start-1e-1": replace(SMALL, noise=1e-1),
+    "chosen": replace(SMALL, scaling="product", alpha=0.1, noise=None, average=0.995),
+    "shallow": Trial(
+        method="sv-rbf", objective="mml", scaling="product", learning_rate=5e-2, noise=None, steps=400, alpha=0.1
+    ),
 }
 SMALL_SETS = tuple(
-    f"{name}@{k}" for name in ("diabetes", "friedman1", "hetero1d", "linear", "step1d") for k in range(3)
+    f"{name}@{k}"
+    for name in ("diabetes", "friedman1", "friedman2", "friedman3", "hetero1d", "linear", "step1d")
+    for k in range(3)
 )
 
 
@@ -310,7 +316,7 @@ def run(
             return Beside(piecewise, x.shape[1]) if kind == "x+piecewise" else piecewise
 
         def make(member: Member) -> DeepBasisGP:
-            return build(
+            model = build(
                 trial.method,
                 x.shape[1],
                 rank=trial.rank,
@@ -322,8 +328,11 @@ def run(
                 noise_parameterisation=trial.noise_parameterisation,
                 seed=member.seed,
             )
+            if trial.method == "sv-rbf":
+                model.expansion.start_at(x, torch.Generator().manual_seed(member.seed))
+            return model
 
-        steps_an_epoch = -(-len(x) // trial.batch_size)
+        steps_an_epoch = 1 if trial.objective == "mml" else -(-len(x) // trial.batch_size)
         on_gpu = folder.device.type == "cuda"
         settings = settings_for(
             trial.method,
