@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
@@ -28,7 +28,7 @@ from deepbasis.engine.outcomes import Outcome
 from deepbasis.engine.progress import ProgressBar
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError, NumericalError, check_positive_int
-from deepbasis.gp import metrics
+from deepbasis.gp import exact, metrics
 from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.expansion import RBF
 from deepbasis.gp.methods import METHODS, build
@@ -40,7 +40,8 @@ from deepbasis.planning import Plan, make_plan
 from deepbasis.predictions import Predictions
 from deepbasis.recipes import RECIPES, candidates, method_of
 from deepbasis.starting import starting_noise
-from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight, row_groups
+from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight
+from deepbasis.tables.resident import Table
 from deepbasis.tables.scanning import Roles
 from deepbasis.tables.sources import Source
 
@@ -49,20 +50,6 @@ _HEALTH_ROWS = 30  # fewer validation rows say nothing
 
 class FitWarning(UserWarning):
     """The fit ended, but something about it should be looked at."""
-
-
-@dataclass(frozen=True)
-class _Table:
-    """A checked table: X (a DataFrame or an array) with a target, and perhaps a weight and a group, for each row."""
-
-    X: Any
-    y: NDArray[np.float64]
-    weight: NDArray[np.float64] | None = None
-    groups: NDArray[Any] | None = None
-
-    def rows(self, index: NDArray[np.int64]) -> "_Table":
-        picked = [None if part is None else part[index] for part in (self.weight, self.groups)]
-        return _Table(_safe_indexing(self.X, index), self.y[index], *picked)
 
 
 @dataclass(frozen=True)
@@ -83,6 +70,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     method : "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" or "dnn", the paper's methods. A DNN has no
         distribution of its own: it predicts with the variance of its validation residuals. "auto" is "dbk-silu"; on a
         small table a shallow kernel, "sv-rbf" trained exactly, unless the validation rows clearly prefer the networks.
+        It is not calibrated, and at the end its posterior takes in the rows that were held out.
     recipe : what "auto" means: "default", or "paper" for the paper's settings.
     objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows, or, of a sparse
         method ("sv-rbf", "sv-dkl", "pp-dkl"), by its bound.
@@ -226,11 +214,14 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         devices.present(self.device)
         if (X_val is None) != (y_val is None):
             raise InputError("X_val and y_val go together: give both or neither")
-        table = self._checked_table(X, y, sample_weight, groups)
+        table = Table.checked(X, y, sample_weight, groups)
+        validate_data(self, table.X, skip_check_array=True)
+        self.rows_ = len(table.y)
+        table = table.weighted()
         if X_val is not None and y_val is not None:
-            inside, outside = table, _validation_table(X_val, y_val)
+            inside, outside = table, Table.for_validation(X_val, y_val)
         else:
-            inside, outside = self._split(table)
+            inside, outside = table.split(self.validation_fraction)
         self.preprocessor_ = Preprocessor.fit(inside.X, inside.weight)
         self.target_ = TargetScaler.fit(inside.y, inside.weight)
         dtype = make_plan(self, len(inside.y)).settings.dtype
@@ -249,6 +240,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         mean = weighted_mean(data.y, data.weight)
         variance = weighted_mean((data.y - mean).square(), data.weight)
         self._look_at(validation, mean, variance)
+        if best in others and X_val is None and inside is not outside:
+            self._take_in(data, validation)
         return self
 
     def _fit_rows(self, data: Rows, validation: Rows, how: _How) -> bool:
@@ -281,47 +274,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self._look_at(validation, torch.zeros_like(spread), spread.square())
         return self
 
-    def _checked_table(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, groups: ArrayLike | None
-    ) -> "_Table":
-        """Everything of one length, without the rows of weight 0."""
-        if y is None:
-            raise InputError("fit needs a target: requires y to be passed, but the target y is None")
-        X = Preprocessor.check(X)
-        target = check_target(y)
-        validate_data(self, X, skip_check_array=True)
-        rows = len(X)
-        if rows != len(target):
-            raise InputError(f"X has {rows} rows but y has {len(target)}: inconsistent numbers of samples")
-        self.rows_ = rows
-        weight = None if sample_weight is None else check_weight(sample_weight, rows)
-        labels = None if groups is None else np.asarray(groups)
-        if labels is not None and labels.shape != (rows,):
-            raise InputError(f"groups must be one label per row, [{rows}], got shape {list(labels.shape)}")
-        table = _Table(X, target, weight, labels)
-        if weight is not None:
-            table = table.rows(np.flatnonzero(weight > 0))
-        if len(table.y) < 2:
-            raise InputError(f"a fit needs at least 2 rows, got n_samples = {len(table.y)} (1 sample is not enough)")
-        return table
-
-    def _split(self, table: "_Table") -> tuple["_Table", "_Table"]:
-        """Rows to train on and rows to validate on.
-
-        Which rows are held out depends on what stands in them, not on where they stand: the same rows in another order,
-        or a row of weight 2 in place of two equal rows, give the same split.
-        """
-        numbers = Preprocessor.fit(table.X, table.weight).transform(table.X)
-        labels = row_groups(numbers, table.groups)
-        mass = np.bincount(labels, table.weight).cumsum()  # labels are in the order of a hash of what they stand for
-        held_out = 1 + int(np.searchsorted(mass, self.validation_fraction * mass[-1] * (1.0 - 1e-12)))
-        held_out = min(held_out, len(mass) - 1)
-        if held_out == 0:  # one group alone: there is nothing to hold out
-            return table, table
-        outside = labels < held_out
-        return table.rows(np.flatnonzero(~outside)), table.rows(np.flatnonzero(outside))
-
-    def _rows(self, table: "_Table", dtype: torch.dtype) -> Rows:
+    def _rows(self, table: Table, dtype: torch.dtype) -> Rows:
         """Preprocessed, scaled, and as tensors."""
 
         def tensor(array: NDArray[np.float64]) -> Tensor:
@@ -434,6 +387,12 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         found = calibrate(self.ensemble_.predict(validation.x), validation.y, validation.weight)
         self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device, found)
 
+    def _take_in(self, *tables: Rows) -> None:
+        """The posterior of exact inference has a closed form: once all is chosen, the rows held out count in it too."""
+        for model in self.models_:
+            exact.fit_posterior(model, lambda: [(rows.x, rows.y, rows.weight) for rows in tables])
+        self._set_models(self.models_, tables[0].x.dtype, self.ensemble_.stack.device, self.calibration_)
+
     def _look_at(self, validation: Rows, mean: Tensor, variance: Tensor) -> None:
         """The health check: are the validation rows predicted better than by one Gaussian, that of the training rows?
 
@@ -489,14 +448,3 @@ def _better(deep: DeepBasisRegressor, shallow: DeepBasisRegressor, validation: R
     mean = weighted_mean(gain, validation.weight)
     error = (weighted_mean((gain - mean).square(), validation.weight) / len(gain)).sqrt()
     return deep if mean > error else shallow
-
-
-def _validation_table(X_val: Any, y_val: ArrayLike) -> _Table:
-    y = check_target(y_val, "y_val")
-    try:
-        X = Preprocessor.check(X_val)
-    except InputError as error:
-        raise InputError(f"X_val: {error}") from None
-    if len(X) != len(y):
-        raise InputError(f"X_val has {len(X)} rows but y_val has {len(y)}: they must agree")
-    return _Table(X, y)

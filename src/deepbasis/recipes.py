@@ -178,14 +178,20 @@ def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
     """What a `DeepBasisRegressor` is to be fitted as, by changes of its parameters; of two, the validation chooses.
 
     A shallow kernel trained by its marginal likelihood has little to overfit with: on a small table it is often better
-    than a network.
+    than a network, and calibrated.
     """
     recipe = RECIPES[given.recipe]
     deep = {"method": method_of(given.method)}
     if given.method != "auto" or given.objective is not None or rows > recipe.shallow_rows:
         return [deep]
-    rate = recipe.shallow_learning_rate
-    shallow = {"method": "sv-rbf", "objective": "mml", "members": 1, "learning_rate": rate, "patience": "auto"}
+    shallow = {
+        "method": "sv-rbf",
+        "objective": "mml",
+        "members": 1,
+        "learning_rate": recipe.shallow_learning_rate,
+        "patience": "auto",
+        "calibrate": False if given.calibrate == "auto" else given.calibrate,  # few rows would do it worse than many
+    }
     return [deep, shallow]
 
 

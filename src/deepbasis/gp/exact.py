@@ -25,6 +25,8 @@ from deepbasis.gp.posterior import WeightPosterior
 Weight = Float[Tensor, " b"] | None
 Chunks = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 """Called once a pass: the rows of the data set as (x [b, d], y [b]), in the same order each time."""
+WeightedChunks = Callable[[], Iterable[tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Weight]]]
+"""The same, perhaps with weights [b]."""
 AddUp = Callable[..., None]
 """Takes tensors and makes each, in place, the sum of what all processes have; for rows that are spread over them."""
 
@@ -152,12 +154,12 @@ def accumulate_gradient(model: DeepBasisGP, chunks: Chunks) -> float:
 
 
 @torch.no_grad()
-def posterior(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = None) -> tuple[Statistics, Solution]:
+def posterior(model: DeepBasisGP, chunks: WeightedChunks, add_up: AddUp | None = None) -> tuple[Statistics, Solution]:
     """Statistics of all chunks, and Eq. 10 (Algorithm 2, line 2)."""
     nothing = model.noise().new_zeros(0)
     total = statistics(nothing.view(0, model.posterior.rank), nothing)
-    for x, y in chunks():
-        total = total.plus(statistics(model.basis(x), y - model.mean))
+    for x, y, *weight in chunks():
+        total = total.plus(statistics(model.basis(x), y - model.mean, *weight))
     if add_up is not None:
         add_up(*total)
     if not bool(total.n > 0):
@@ -173,7 +175,7 @@ def posterior(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = None) -
 
 
 @torch.no_grad()
-def fit_posterior(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = None) -> None:
+def fit_posterior(model: DeepBasisGP, chunks: WeightedChunks, add_up: AddUp | None = None) -> None:
     """Give the model the closed-form posterior of Eq. 10 as its q(w); it then predicts as in Algorithm 2."""
     if not isinstance(model.posterior, WeightPosterior):
         raise InputError("exact inference needs a model with a distribution over its weights; a DNN has point weights")
