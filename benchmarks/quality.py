@@ -236,8 +236,8 @@ def on_shared_folds(cells: Sequence[Cell]) -> list[Cell]:
     for cell in cells:
         rivals = [other for other in cells if other.task == cell.task]
         shared = set.intersection(*({fold for fold, _ in other.folds} for other in rivals))
-        folds = {key: record for key, record in cell.folds.items() if key[0] in shared}
-        found.append(replace(cell, folds=folds or cell.folds))
+        if shared:
+            found.append(replace(cell, folds={key: r for key, r in cell.folds.items() if key[0] in shared}))
     return found
 
 
@@ -317,7 +317,8 @@ def write(folder: Folder, size: Size, parts: Sequence[Part]) -> None:
 INTRODUCTION = """# Quality of predictions
 
 Test scores in units of the standardised target (mean 0 and variance 1 on the training rows). All models of a data set
-get the same rows to train on, to validate on and to be scored on, scaled the same way. No model sees a test row.
+get the same rows to train on, to validate on (but for `cv`) and to be scored on, scaled the same way. No model sees a
+test row.
 Except under `cv` the bounds that scale the inputs are those of all rows, as in the paper, or of the state.
 
 NLL, CRPS, MAE and RMSE: lower is better, **best** in bold. Coverage is the share of targets inside the central 95 %

@@ -4,7 +4,10 @@ torch.compile cannot trace through those checks. Tests marked `compiled` therefo
 which `test_compiled.py` starts.
 """
 
+import gc
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -26,9 +29,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(no_gpu)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def imports_are_no_garbage() -> Iterator[None]:
+    """A training collects garbage twice, among all that was imported: most of the time of a fit of a few rows."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
+
+
+@pytest.fixture
+def few_exact_steps(monkeypatch: pytest.MonkeyPatch) -> int:
+    """method="auto" trains a shallow kernel for as long as the recipe says, whatever the epochs: here for ten steps."""
+    from deepbasis import planning  # after the hook above
+
+    default = replace(planning.RECIPES["default"], exact_steps=10)
+    monkeypatch.setattr(planning, "RECIPES", {**planning.RECIPES, "default": default})
+    return default.exact_steps
 
 
 @pytest.fixture(autouse=True)

@@ -22,13 +22,13 @@ from pyarrow import parquet
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from deepbasis import __version__, cli, storage
+from deepbasis import __version__, cli, estimator, storage
 from deepbasis.engine.settings import EXACT
 from deepbasis.estimator import DeepBasisRegressor, FitWarning
 from deepbasis.gp.methods import METHODS, OBJECTIVES
 from deepbasis.recipes import RECIPES
 
-SMALL = ["--epochs", "3", "--members", "1", "--rank", "8", "--width", "8", "--seed", "0"]
+SMALL = ["--method", "dbk-silu", "--epochs", "3", "--members", "1", "--rank", "8", "--width", "8", "--seed", "0"]
 COMMAND = [sys.executable, "-m", "deepbasis"]
 
 
@@ -145,6 +145,24 @@ def test_every_role_of_a_column_and_a_validation_file(here, tmp_path):
     )
 
 
+@pytest.mark.usefixtures("few_exact_steps")
+@pytest.mark.parametrize("words", [[], ["--method", "auto"]], ids=["by default", "asked for"])
+@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf"])
+def test_what_auto_has_chosen_is_told(here, tmp_path, monkeypatch, words, chosen):
+    monkeypatch.setattr(estimator, "_is_as_good", lambda *of: chosen == "sv-rbf")
+    settings = [*words, "--epochs", "3", "--members", "2", "--rank", "8", "--width", "8", "--seed", "0"]
+    arguments = ["fit", "train.csv", "-t", "price", "--drop", "order", "--out", str(tmp_path / "m"), *settings]
+    models = {"dbk-silu": "2 models (dbk-silu)", "sv-rbf": "1 model (sv-rbf)"}[chosen]
+    assert good(*arguments).stdout.startswith(f"{tmp_path}/m: {models} fitted to 90 rows of 6 columns in ")
+    record = json.loads(good(*arguments, "--json").stdout)
+    assert (record["method"], record["members"]) == (chosen, int(models[0]))
+    loaded = DeepBasisRegressor.load(tmp_path / "m")
+    assert (loaded.method, loaded.method_) == ("auto", chosen)
+    new = mixed_table(30, seed=1)
+    scores = json.loads(good("evaluate", str(tmp_path / "m"), "new.csv", "-t", "price", "--json").stdout)
+    assert scores["nll"] == pytest.approx(loaded.evaluate(new[list(loaded.feature_names_in_)], new["price"])["nll"])
+
+
 def test_options_reach_the_estimator(here, tmp_path):
     given = {
         "method": "sv-rbf", "recipe": "paper", "objective": "ppgp", "rank": 5, "width": 6, "blocks": 1, "inner": 7,
@@ -217,7 +235,7 @@ def test_tables_from_standard_input(here, tmp_path):
 def test_a_model_that_was_fitted_on_an_array_takes_columns_by_place(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
-    model = DeepBasisRegressor(epochs=2, members=1, rank=4, width=4, random_state=0).fit(X, X[:, 0])
+    model = DeepBasisRegressor(method="dbk-silu", epochs=2, members=1, rank=4, width=4, random_state=0).fit(X, X[:, 0])
     model.save(tmp_path / "m")
     pd.DataFrame(X, columns=["a", "b"]).assign(id=range(60), y=X[:, 0]).to_csv(tmp_path / "t.csv", index=False)
     out = good("predict", str(tmp_path / "m"), str(tmp_path / "t.csv"), "--id", "id", "--id", "y").stdout
@@ -294,7 +312,7 @@ def test_every_parameter_of_every_command_is_explained():
 
 
 def test_the_words_for_completion_are_the_real_ones():
-    assert set(cli.METHODS) == set(METHODS)
+    assert set(cli.METHODS) == {"auto", *METHODS}
     assert set(cli.OBJECTIVES) == {*OBJECTIVES, EXACT}
     assert set(cli.RECIPES) == set(RECIPES)
 
@@ -338,6 +356,7 @@ def test_the_shell_completes_commands_and_words():
 
     assert completed("deepbasis e").split() == ["evaluate"]
     assert completed("deepbasis fit --method d").split() == ["dbk-silu", "dbk-rbf", "dnn"]
+    assert completed("deepbasis fit --method a").split() == ["auto"]
     assert "--validation-fraction" in completed("deepbasis fit --valid").split()
 
 

@@ -28,13 +28,14 @@ from sklearn.preprocessing import StandardScaler
 
 from deepbasis import DeepBasisRegressor, arguments, estimator, predictions
 from deepbasis.errors import FileFormatError, InputError, NumericalError
-from deepbasis.estimator import FitWarning, _Table
+from deepbasis.estimator import FitWarning
 from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.predictive import GaussianMixture
 from deepbasis.planning import make_plan
 from deepbasis.recipes import FLOAT64_ROWS, RECIPES
 from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.resident import Table
 
 Floats = NDArray[np.float64]
 
@@ -42,6 +43,7 @@ Floats = NDArray[np.float64]
 def small(**changes: Any) -> DeepBasisRegressor:
     """A regressor that fits in a fraction of a second."""
     settings = {
+        "method": "dbk-silu",
         "members": 2,
         "epochs": 5,
         "rank": 8,
@@ -409,16 +411,16 @@ def test_a_random_state_moves_on_and_its_members_differ(fitted: Fitted) -> None:
 # --- the inner split
 
 
-def held_out(table: _Table, **changes: Any) -> tuple[set[tuple[float, ...]], set[tuple[float, ...]]]:
+def held_out(table: Table, fraction: float = 0.1) -> tuple[set[tuple[float, ...]], set[tuple[float, ...]]]:
     """The distinct rows to train on and to validate on."""
-    inside, outside = small(**changes)._split(table)
+    inside, outside = table.split(fraction)
     return {tuple(row) for row in np.asarray(inside.X)}, {tuple(row) for row in np.asarray(outside.X)}
 
 
 @pytest.mark.parametrize("fraction", [0.02, 0.1, 0.5, 0.9])
 def test_a_split_holds_out_its_share_and_loses_nothing(fraction: float) -> None:
     X, y = easy(200)
-    inside, outside = held_out(_Table(X, y), validation_fraction=fraction)
+    inside, outside = held_out(Table(X, y), fraction)
     assert len(inside) + len(outside) == 200
     assert not inside & outside
     assert fraction * 200 - 1 <= len(outside) <= fraction * 200 + 1
@@ -426,7 +428,7 @@ def test_a_split_holds_out_its_share_and_loses_nothing(fraction: float) -> None:
 
 def test_identical_rows_stand_on_one_side() -> None:
     X, y = easy(20)
-    inside, outside = held_out(_Table(np.repeat(X, 5, axis=0), np.repeat(y, 5)), validation_fraction=0.3)
+    inside, outside = held_out(Table(np.repeat(X, 5, axis=0), np.repeat(y, 5)), 0.3)
     assert not inside & outside
     assert len(inside) + len(outside) == 20
     assert inside
@@ -443,7 +445,7 @@ def test_a_group_stands_on_one_side_also_through_identical_rows(seed: int) -> No
         np.concatenate([y, y[:50]]),
         np.concatenate([groups, 200 + groups[:50]]),
     )
-    inside, outside = small(validation_fraction=0.3)._split(_Table(X, y, None, groups))
+    inside, outside = Table(X, y, None, groups).split(0.3)
     assert len(inside.y) + len(outside.y) == 150
     assert inside.groups is not None
     assert outside.groups is not None
@@ -456,20 +458,20 @@ def test_a_split_depends_on_neither_order_nor_repetition_nor_the_names_of_groups
     weight = np.random.default_rng(1).integers(1, 4, size=100)
     groups = np.arange(100) // 2
     order = np.random.default_rng(2).permutation(100)
-    weighted = held_out(_Table(X, y, weight.astype(float)))
-    assert held_out(_Table(X[order], y[order], weight[order].astype(float))) == weighted
-    assert held_out(_Table(np.repeat(X, weight, axis=0), np.repeat(y, weight))) == weighted
-    grouped = held_out(_Table(X, y, None, groups))
-    assert held_out(_Table(X, y, None, np.array([f"g{999 - g}" for g in groups]))) == grouped
-    assert held_out(_Table(X[order], y[order], None, groups[order])) == grouped
-    assert grouped != held_out(_Table(X, y))
+    weighted = held_out(Table(X, y, weight.astype(float)))
+    assert held_out(Table(X[order], y[order], weight[order].astype(float))) == weighted
+    assert held_out(Table(np.repeat(X, weight, axis=0), np.repeat(y, weight))) == weighted
+    grouped = held_out(Table(X, y, None, groups))
+    assert held_out(Table(X, y, None, np.array([f"g{999 - g}" for g in groups]))) == grouped
+    assert held_out(Table(X[order], y[order], None, groups[order])) == grouped
+    assert grouped != held_out(Table(X, y))
 
 
 def test_groups_change_which_rows_are_validated_on() -> None:
     X, y = easy(60)
     groups = np.arange(60) // 20
     model = small().fit(X, y, groups=groups)
-    inside, outside = model._split(_Table(X, y, None, groups))
+    inside, outside = Table(X, y, None, groups).split(model.validation_fraction)
     assert set(np.unique(outside.groups)).isdisjoint(np.unique(inside.groups))
     assert len(outside.y) == 20
     close(model.validation_["rmse"], model.evaluate(outside.X, outside.y)["rmse"])
@@ -478,7 +480,14 @@ def test_groups_change_which_rows_are_validated_on() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"objective": "mml"}, {"method": "sv-dkl"}, {"method": "dnn"}, {"calibrate": False}],
+    [
+        {},
+        {"objective": "mml"},
+        {"method": "sv-dkl"},
+        {"method": "sv-rbf", "objective": "mml"},
+        {"method": "dnn"},
+        {"calibrate": False},
+    ],
     ids=str,
 )
 def test_an_integer_weight_is_a_repetition(changes: dict[str, Any]) -> None:
@@ -632,7 +641,7 @@ def test_a_gpu_that_is_not_there() -> None:
 def test_fitted_attributes_are_consistent(method: str) -> None:
     X, y = easy(150)
     model = small(method=method, epochs=25, learning_rate=1e-2).fit(X, y)
-    inside, outside = model._split(_Table(X, y))
+    inside, outside = Table(X, y).split(model.validation_fraction)
     assert (model.target_.mean, model.target_.scale) == pytest.approx((inside.y.mean(), inside.y.std()))
     dist = model.predict_dist(outside.X)
     for k, history in enumerate(model.history_):
@@ -674,7 +683,7 @@ def test_patience_ends_a_fit_when_its_last_member_stops() -> None:
 def test_a_network_s_variance_is_that_of_its_validation_residuals() -> None:
     X, y = easy(150)
     model = small(method="dnn", epochs=40).fit(X, y)
-    _, outside = model._split(_Table(X, y))
+    _, outside = Table(X, y).split(model.validation_fraction)
     dist = model.predict_dist(outside.X)
     residuals = outside.y - dist.means[:2].numpy()
     close(model.noise_, (residuals**2).mean(1), rtol=1e-6)
@@ -711,7 +720,7 @@ def assert_scaled(calibration: Calibration | None, before: GaussianMixture, afte
 def test_the_scales_are_those_of_the_validation_rows(changes: dict[str, Any]) -> None:
     X, y = easy(200)
     plain, model = calibrated_pair(X, y, epochs=20, **changes)
-    _, outside = model._split(_Table(X, y))
+    _, outside = Table(X, y).split(model.validation_fraction)
     assert plain.calibration_ is None
     assert_scaled(model.calibration_, plain.predict_dist(X), model.predict_dist(X))
     expected = calibrate(plain.predict_dist(outside.X), torch.from_numpy(outside.y))
@@ -900,8 +909,9 @@ def test_a_fit_that_blows_up_says_so() -> None:
 # --- hard tables
 
 
+@pytest.mark.usefixtures("few_exact_steps")
 @pytest.mark.parametrize("rows", [2, 3, 10, 20])
-@pytest.mark.parametrize("method", ["dbk-silu", "dbk-rbf", "dnn"])
+@pytest.mark.parametrize("method", ["auto", "dbk-silu", "dbk-rbf", "sv-rbf", "dnn"])
 def test_few_rows(method: str, rows: int) -> None:
     X, y = easy(rows)
     model = small(method=method).fit(X, y)
@@ -928,14 +938,15 @@ def hard_tables() -> dict[str, tuple[Any, Floats]]:
     }
 
 
+@pytest.mark.usefixtures("few_exact_steps")
 @pytest.mark.parametrize("name", hard_tables())
-@pytest.mark.parametrize("method", ["dbk-silu", "dnn"])
+@pytest.mark.parametrize("method", ["auto", "dbk-silu", "dnn", "sv-rbf"])
 def test_hard_tables(method: str, name: str) -> None:
     X, y = hard_tables()[name]
     if name == "mostly missing":
         X[0] = [1.0, 2.0, 3.0]
         X[1] = [2.0, 1.0, 5.0]
-    model = small(method=method).fit(X, y)
+    model = small(method=method, objective="mml" if method == "sv-rbf" else None).fit(X, y)
     mean, std = model.predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()

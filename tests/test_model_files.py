@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from deepbasis import DeepBasisRegressor, storage
+from deepbasis import DeepBasisRegressor, estimator, storage
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import Settings
@@ -49,6 +49,7 @@ MUTATIONS = 10_000 if os.environ.get("DEEPBASIS_FULL_FUZZ") == "1" else 1_000
 
 def small(**changes: Any) -> DeepBasisRegressor:
     settings = {
+        "method": "dbk-silu",
         "members": 2,
         "epochs": 5,
         "rank": 4,
@@ -115,6 +116,7 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
     )
     np.testing.assert_array_equal(model.noise_, other.noise_)
     assert model.get_params() == other.get_params()
+    assert model.method_ == other.method_
     assert (model.alpha_, model.beta_, model.validation_) == (other.alpha_, other.beta_, other.validation_)
     assert model.calibration_ == other.calibration_
     assert fingerprint(model) == fingerprint(other)
@@ -140,7 +142,14 @@ def test_every_method_is_loaded_as_it_was_saved(path: Path, method: str, dtype: 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"objective": "mml"}, {"members": 1}, {"alpha": "auto"}, {"blocks": 3}, {"calibrate": False}],
+    [
+        {"objective": "mml"},
+        {"members": 1},
+        {"alpha": "auto"},
+        {"blocks": 3},
+        {"calibrate": False},
+        {"method": "sv-rbf", "objective": "mml"},
+    ],
     ids=str,
 )
 def test_other_settings_are_loaded_as_they_were_saved(path: Path, changes: Metadata) -> None:
@@ -148,6 +157,36 @@ def test_other_settings_are_loaded_as_they_were_saved(path: Path, changes: Metad
     model = small(**changes).fit(X, y)
     model.save(path)
     assert_same(model, DeepBasisRegressor.load(path), X)
+
+
+@pytest.mark.usefixtures("few_exact_steps")
+@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf"])
+def test_what_auto_has_chosen_is_loaded(path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    """The file says both what was asked for and what it came to, and predicts as the latter."""
+    monkeypatch.setattr(estimator, "_is_as_good", lambda *of: chosen == "sv-rbf")
+    X, y = numbers()
+    model = small(method="auto", blocks=2).fit(X, y)
+    model.save(path)
+    loaded = DeepBasisRegressor.load(path)
+    assert (loaded.method, loaded.method_, len(loaded.models_)) == ("auto", chosen, 2 if chosen == "dbk-silu" else 1)
+    assert_same(model, loaded, X)
+    loaded.save(path.with_name("again"))
+    assert path.with_name("again").read_bytes() == path.read_bytes()
+    _, metadata = storage.load(path, KIND)
+    assert (metadata["method"], metadata["parameters"]["method"]) == (chosen, "auto")
+
+
+def test_a_file_without_what_was_chosen_is_of_what_was_asked_for(path: Path, saved: Path) -> None:
+    """Release 0.1 wrote such files, and had no auto."""
+    tensors, metadata = storage.load(saved, KIND)
+    del metadata["method"]
+    storage.save(path, KIND, tensors, metadata)
+    table, _ = mixed()
+    assert_same(DeepBasisRegressor.load(path), DeepBasisRegressor.load(saved), table)
+    metadata["parameters"]["method"] = "auto"
+    storage.save(path, KIND, tensors, metadata)
+    with pytest.raises(FileFormatError, match=r"method.*'auto'"):
+        DeepBasisRegressor.load(path)
 
 
 def test_a_calibration_is_a_part_of_the_model(path: Path, saved: Path) -> None:
@@ -308,6 +347,7 @@ def test_the_model_of_release_0_1_predicts_the_same() -> None:
     later = {"calibrate": "auto", "inner": 8}  # arguments that release 0.1 had not
     assert model.get_params() == json.loads(str(expected["parameters"])) | later
     assert model.calibration_ is None
+    assert model.method_ == "dbk-silu"
     assert np.ptp(mean) > 1.0  # it does say something
 
 
@@ -521,6 +561,7 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
             ("__class__", "x"),
         ]
     },
+    **{f"method_={value!r}": put("method", value=value) for value in (None, "auto", "sv-rbf", "dnn", "x", 3, [], {})},
     **{f"target={value!r}": put("target", value=value) for value in (None, {}, [0, 1], {"mean": 0.0}, "x")},
     **{
         f"target {name}={value!r}": put("target", name, value=value)

@@ -1,14 +1,15 @@
 """What a streamed training is cut into: so many steps as were asked for, with a validation after each piece."""
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepbasis import DeepBasisRegressor
+from deepbasis import DeepBasisRegressor, planning
 from deepbasis.planning import make_plan
-from deepbasis.recipes import RECIPES, stream_epochs_for
+from deepbasis.recipes import RECIPES, batch_size_for, epochs_for, stream_epochs_for
 
-DEFAULT = RECIPES["default"]
+DEFAULT, PAPER = RECIPES["default"], RECIPES["paper"]
 
 
 @given(
@@ -17,10 +18,11 @@ DEFAULT = RECIPES["default"]
     passes=st.none() | st.integers(1, 50),
     max_steps=st.none() | st.integers(1, 10**7),
     recipe=st.sampled_from(list(RECIPES)),
+    on_gpu=st.booleans(),
 )
 @settings(max_examples=300, deadline=None)
-def test_steps_are_bounded_and_an_epoch_is_a_pass_at_most(rows, batch_size, passes, max_steps, recipe):
-    epochs, epoch_rows = stream_epochs_for(RECIPES[recipe], rows, batch_size, False, passes, max_steps)
+def test_steps_are_bounded_and_an_epoch_is_a_pass_at_most(rows, batch_size, passes, max_steps, recipe, on_gpu):
+    epochs, epoch_rows = stream_epochs_for(RECIPES[recipe], rows, batch_size, False, on_gpu, passes, max_steps)
     steps = epochs * -(-epoch_rows // batch_size)
     a_pass = -(-rows // batch_size)
     assert epochs >= 1
@@ -34,11 +36,11 @@ def test_steps_are_bounded_and_an_epoch_is_a_pass_at_most(rows, batch_size, pass
 
 
 def test_fifty_million_rows_are_trained_on_for_a_bounded_number_of_steps_and_validated_often():
-    epochs, epoch_rows = stream_epochs_for(DEFAULT, 50_000_000, 512, False, None, None)
+    epochs, epoch_rows = stream_epochs_for(DEFAULT, 50_000_000, 512, False, False, None, None)
     assert (epochs, epoch_rows) == (20, 1_000 * 512)
-    epochs, epoch_rows = stream_epochs_for(DEFAULT, 50_000_000, 512, False, None, 300)
+    epochs, epoch_rows = stream_epochs_for(DEFAULT, 50_000_000, 512, False, False, None, 300)
     assert (epochs, epoch_rows) == (6, 50 * 512)
-    epochs, epoch_rows = stream_epochs_for(DEFAULT, 50_000_000, 512, False, 2, None)
+    epochs, epoch_rows = stream_epochs_for(DEFAULT, 50_000_000, 512, False, False, 2, None)
     assert epochs * epoch_rows == pytest.approx(100_000_000, rel=0.01)
 
 
@@ -53,9 +55,9 @@ def test_a_small_table_takes_the_steps_that_it_takes_in_memory(rows):
 
 
 def test_an_exact_step_is_a_pass():
-    assert stream_epochs_for(DEFAULT, 10**6, 512, True, None, None) == (DEFAULT.exact_steps, 10**6)
-    assert stream_epochs_for(DEFAULT, 10**6, 512, True, 7, None) == (7, 10**6)
-    assert stream_epochs_for(DEFAULT, 10**6, 512, True, None, 5) == (5, 10**6)
+    assert stream_epochs_for(DEFAULT, 10**6, 512, True, False, None, None) == (DEFAULT.exact_steps, 10**6)
+    assert stream_epochs_for(DEFAULT, 10**6, 512, True, False, 7, None) == (7, 10**6)
+    assert stream_epochs_for(DEFAULT, 10**6, 512, True, False, None, 5) == (5, 10**6)
 
 
 def test_in_memory_steps_are_bounded_by_whole_passes():
@@ -80,3 +82,56 @@ def test_batches_and_steps_grow_with_the_table(rows, batch_size, steps):
     plan = make_plan(DeepBasisRegressor(device="cpu"), rows)
     assert plan.settings.batch_size == batch_size
     assert plan.settings.epochs * -(-rows // batch_size) == pytest.approx(steps, rel=0.01)
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps"),
+    [
+        (200, (400, 400)),  # one batch
+        (2_048, (2_400, 2_400)),  # of 128
+        (4_096, (2_400, 2_400)),  # of 256
+        (5_000, (1_500, 12_000)),  # of 512, from here on
+        (20_000, (6_000, 12_000)),
+        (60_000, (17_700, 17_700)),
+        (10**6, (19_540, 19_540)),
+        (10**7, (97_660, 97_660)),  # five epochs at least
+    ],
+)
+def test_a_gpu_takes_more_steps_where_batches_have_their_full_size(rows, steps):
+    batch_size = batch_size_for(DEFAULT, rows)
+    a_pass = -(-rows // batch_size)
+    found = [epochs_for(DEFAULT, rows, batch_size, False, on_gpu) * a_pass for on_gpu in (False, True)]
+    assert found == pytest.approx(list(steps), rel=0.01)
+
+
+def test_a_gpu_makes_no_difference_otherwise():
+    """To the paper's recipe, to exact training, and to what a user asks for."""
+    for rows in (500, 5_000, 10**5):
+        batch_size = batch_size_for(PAPER, rows)
+        assert epochs_for(PAPER, rows, batch_size, False, True) == epochs_for(PAPER, rows, batch_size, False)
+        assert epochs_for(DEFAULT, rows, 512, True, True) == DEFAULT.exact_steps
+    assert epochs_for(DEFAULT, 2_048, 512, False, True) == epochs_for(DEFAULT, 2_048, 512, False)  # batches by hand
+    for passes, max_steps in ((3, None), (None, 700), (3, 700)):
+        plans = [stream_epochs_for(DEFAULT, 20_000, 512, False, gpu, passes, max_steps) for gpu in (False, True)]
+        assert plans[0] == plans[1]
+
+
+def test_a_stream_on_a_gpu_takes_the_steps_of_a_table_in_memory():
+    epochs, rows = stream_epochs_for(DEFAULT, 20_000, 512, False, True, None, None)
+    assert epochs * -(-rows // 512) == pytest.approx(12_000, rel=0.01)
+    epochs, rows = stream_epochs_for(DEFAULT, 20_000, 512, False, False, None, None)
+    assert epochs * -(-rows // 512) == pytest.approx(6_000, rel=0.01)
+
+
+def test_a_plan_knows_its_device(monkeypatch):
+    monkeypatch.setattr(planning.devices, "named", torch.device)
+    steps = {}
+    for device in ("cpu", "cuda"):
+        plan = make_plan(DeepBasisRegressor(device=device), 20_000)
+        steps[device] = plan.settings.epochs * -(-20_000 // plan.settings.batch_size)
+        assert plan.settings.compile == (device == "cuda")
+    assert steps["cpu"] == pytest.approx(6_000, rel=0.01)
+    assert steps["cuda"] == pytest.approx(12_000, rel=0.01)

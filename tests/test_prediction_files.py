@@ -35,7 +35,7 @@ def frame(n: int, seed: int = 0) -> pd.DataFrame:
 
 def fitted(seed: int) -> DeepBasisRegressor:
     table = frame(200, 50)
-    model = DeepBasisRegressor(members=2, rank=8, width=8, epochs=2, alpha=0.1, random_state=seed)
+    model = DeepBasisRegressor(method="dbk-silu", members=2, rank=8, width=8, epochs=2, alpha=0.1, random_state=seed)
     return model.fit(table[["size", "colour"]], table["price"])
 
 
@@ -152,7 +152,7 @@ def test_workers_share_the_files(model, folder, tmp_path):
 
 def test_a_model_of_an_array_takes_columns_by_place(tmp_path):
     X = np.random.default_rng(0).normal(size=(60, 2))
-    model = DeepBasisRegressor(epochs=2, members=1, rank=4, width=4, random_state=0).fit(X, X[:, 0])
+    model = DeepBasisRegressor(method="dbk-silu", epochs=2, members=1, rank=4, width=4, random_state=0).fit(X, X[:, 0])
     pd.DataFrame(X, columns=["a", "b"]).assign(k=range(60)).to_parquet(tmp_path / "t.parquet", index=False)
     model.predict_file(tmp_path / "t.parquet", tmp_path / "out.parquet", Wanted(), ["k"])
     told = pd.read_parquet(tmp_path / "out.parquet")

@@ -26,8 +26,11 @@ NUMBERS = ("weight", "invariance", "train", "consistency", "idempotent", "pickle
 
 
 @parametrize_with_checks([DeepBasisRegressor()])
-def test_scikit_learn_check(estimator: BaseEstimator, check: Callable[[BaseEstimator], None]) -> None:
+def test_scikit_learn_check(
+    estimator: BaseEstimator, check: Callable[[BaseEstimator], None], request: pytest.FixtureRequest
+) -> None:
     name = check.func.__name__  # type: ignore[attr-defined]
     if not any(word in name for word in NUMBERS):
         estimator.set_params(epochs=20)
+        request.getfixturevalue("few_exact_steps")
     check(estimator)

@@ -22,6 +22,7 @@ from deepbasis.engine.members import Member
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, FileFormatError, InputError
 from deepbasis.planning import make_plan
+from deepbasis.starting import starting_noise
 from deepbasis.tables.held_out import HeldOut
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
 from deepbasis.tables.scanning import Roles
@@ -69,7 +70,16 @@ DROP = ("weight", "shop")
 
 
 def small(**changes: Any) -> DeepBasisRegressor:
-    given = {"members": 1, "rank": 16, "width": 16, "alpha": 0.1, "epochs": 3, "batch_size": 64, "random_state": 0}
+    given = {
+        "method": "dbk-silu",
+        "members": 1,
+        "rank": 16,
+        "width": 16,
+        "alpha": 0.1,
+        "epochs": 3,
+        "batch_size": 64,
+        "random_state": 0,
+    }
     return DeepBasisRegressor(**{**given, **changes})
 
 
@@ -330,6 +340,37 @@ def test_other_methods_are_streamed_too(folder, method):
     assert np.isfinite(model.validation_["nll"])
 
 
+def test_a_stream_is_for_the_network(folder, whole):
+    """However small the table: there is no choice to be made, and a step of exact training is a pass."""
+    auto, network = (
+        small(method=method, epochs=1).fit_dataset(folder, "price", drop=DROP, stream=True)
+        for method in ("auto", "dbk-silu")
+    )
+    assert auto.method_ == "dbk-silu"
+    X = whole.drop(columns=[*DROP, "price"])
+    np.testing.assert_array_equal(auto.predict(X), network.predict(X))
+
+
+def test_members_of_a_stream_start_from_its_validation_rows(folder, monkeypatch):
+    """They are in memory, and every worker has them."""
+    seen: list[Any] = []
+
+    def noted(build: Any, members: Any, data: Any, validation: Any, *more: Any, **names: Any) -> Any:
+        seen.append((build(members[0]), members[0], validation))
+        return genuine(build, members, data, validation, *more, **names)
+
+    genuine = estimator.train
+    monkeypatch.setattr(estimator, "train", noted)
+    for recipe in ("default", "paper"):
+        small(method="sv-rbf", epochs=1, recipe=recipe, beta=1.0).fit_dataset(folder, "price", drop=DROP, stream=True)
+    (model, member, validation), (plain, paper, _) = seen
+    assert member.noise == pytest.approx(starting_noise(validation), rel=5e-3)
+    assert paper.noise == 1e-2
+    there = (model.expansion.Z[:, None] == validation.x[None]).all(-1)
+    assert bool(there.any(1).all())
+    assert float(plain.expansion.Z.detach().abs().max()) <= 1.0
+
+
 def test_exact_training_is_that_of_the_same_rows_in_memory(folder):
     survey = survey_of(folder)
     encoder = encoder_of(survey)
@@ -338,7 +379,7 @@ def test_exact_training_is_that_of_the_same_rows_in_memory(folder):
     x, y = (torch.cat(parts) for parts in zip(*epoch_of(survey, 0), strict=True))
     resident, validation = Rows(x, y), survey.validation(encoder)
     members = [Member(seed=3)]
-    model.preprocessor_ = survey.preprocessor()
+    model.preprocessor_, model.method_, model.rank_ = survey.preprocessor(), model.method, model.rank
     with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
         ours = train(model._build, members, stream, validation, plan.settings)[0]
     theirs = train(model._build, members, resident, validation, plan.settings)[0]

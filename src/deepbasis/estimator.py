@@ -36,15 +36,16 @@ from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.predictive import Gaussian
 from deepbasis.persistence import KIND as KIND
-from deepbasis.planning import Plan, make_plan
+from deepbasis.planning import Plan, candidates, make_plan
 from deepbasis.predictions import Predictions
-from deepbasis.recipes import RECIPES, candidates, method_of
-from deepbasis.starting import starting_noise
+from deepbasis.recipes import RECIPES, method_of
+from deepbasis.starting import MOST_ROWS, starting_noise
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight
 from deepbasis.tables.resident import Table
 from deepbasis.tables.scanning import Roles
 from deepbasis.tables.sources import Source
 
+_INTERRUPTED = "the fit was interrupted: this is the best so far"
 _HEALTH_ROWS = 30  # fewer validation rows say nothing
 
 
@@ -95,10 +96,11 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     method_ : what "auto" has come to.
     history_ : for each member a dict of "train_loss", "validation" and "noise" (standardised units), a number an epoch.
     validation_ : metrics of the ensemble on the validation rows, in the target's units. With calibration they are
-        flattering: of the calibrated ensemble, on the very rows that it was calibrated on.
+        flattering: of the calibrated ensemble, on the very rows that it was calibrated on. Of a shallow kernel: before
+        it took these rows in.
     noise_ : noise variance of each member, in squared units of the target, before calibration.
     calibration_ : the scales of the predictive variance and their weights; None without calibration.
-    alpha_, beta_ : the weights used.
+    alpha_, beta_ : the weights of the regularisers; a shallow kernel has none.
     rows_ : rows of the table that was fitted, validation rows among them.
     """
 
@@ -231,11 +233,14 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         except InputError as error:
             raise error if X_val is None else InputError(f"X_val: {error}") from None
         best, *others = (copy(self).set_params(**changes) for changes in candidates(self, len(data)))
-        finished = best._fit_rows(data, validation, how)
-        for shallow in others if finished else ():
-            with suppress(NumericalError):  # the networks stand
-                shallow._fit_rows(data, validation, replace(how, checkpoint=None))
-                best = _better(best, shallow, validation)
+        interrupted = best._fit_rows(data, validation, how)
+        for shallow in () if interrupted else others:
+            with suppress(NumericalError, KeyboardInterrupt):  # the networks stand
+                interrupted = shallow._fit_rows(data, validation, replace(how, checkpoint=None))
+                if not interrupted and how.team.broadcast_object(_is_as_good(shallow, best, validation)):
+                    best = shallow
+        if interrupted:
+            warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
         self.__dict__.update({name: value for name, value in vars(best).items() if name.endswith("_")})
         mean = weighted_mean(data.y, data.weight)
         variance = weighted_mean((data.y - mean).square(), data.weight)
@@ -245,13 +250,12 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         return self
 
     def _fit_rows(self, data: Rows, validation: Rows, how: _How) -> bool:
-        """False if it was interrupted."""
+        """True if it was interrupted."""
         plan = make_plan(self, len(data), max_steps=how.max_steps)
         self.method_ = method_of(self.method)
-        members = self._members(plan, data, how)
-        chosen = self._train(data, validation, plan, members, how)
+        chosen, interrupted = self._train(data, validation, plan, self._members(plan, data, how), how)
         self._keep(chosen, validation, plan)
-        return all(outcome.status != "interrupted" for outcome in chosen)
+        return interrupted
 
     def _fit_streamed(self, source: Source, roles: Roles, aside: Source | None, limit: int | None, how: _How) -> Self:
         """The statistics first, then training on a stream of batches."""
@@ -268,7 +272,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         room = streaming.room_for(plan, self._build(members[0]), len(members), validation, encoder, source, limit)
         at_a_time = min(how.team.gather_objects(room.members))
         with survey.stream(encoder, plan, room.sizes, members[0].seed, how.team) as data:
-            chosen = self._train(data, validation, plan, members, replace(how, wave_size=at_a_time))
+            chosen, interrupted = self._train(data, validation, plan, members, replace(how, wave_size=at_a_time))
+        if interrupted:
+            warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
         self._keep(chosen, validation, plan)
         spread = torch.as_tensor(survey.statistics.target_moments.std / self.target_.scale, dtype=validation.y.dtype)
         self._look_at(validation, torch.zeros_like(spread), spread.square())
@@ -300,11 +306,12 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         """`_build`, with the inducing points of a shallow kernel at some of the rows."""
         if METHODS[self.method_].backbone != "identity" or not RECIPES[self.recipe].start_from_data:
             return self._build
+        some = rows.x[:: -(-len(rows) // MOST_ROWS)]
 
         def build(member: Member) -> DeepBasisGP:
             model = self._build(member)
             assert isinstance(model.expansion, RBF)
-            model.expansion.start_at(rows.x, torch.Generator().manual_seed(member.seed))
+            model.expansion.start_at(some, torch.Generator().manual_seed(member.seed))
             return model
 
         return build
@@ -317,8 +324,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
 
     def _train(
         self, data: Rows | Stream, validation: Rows, plan: Plan, members: list[Member], how: _How
-    ) -> list[Outcome]:
-        """Every member in one run; the ensemble of the pair (alpha, beta) with the best mean score."""
+    ) -> tuple[list[Outcome], bool]:
+        """Every member in one run: the ensemble of the pair (alpha, beta) with the best mean score; if interrupted."""
         with ProgressBar() if self.verbose and how.team.first else nullcontext() as bar:
             outcomes = train(
                 self._starting_at(data if isinstance(data, Rows) else validation),
@@ -336,14 +343,13 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         teams = [outcomes[k : k + seeds] for k in range(0, len(outcomes), seeds)]
         best = min(teams, key=lambda team: np.mean([outcome.best_score for outcome in team]))
         usable = [outcome for outcome in best if outcome.best_epoch > 0]
-        if not usable and any(outcome.status == "interrupted" for outcome in outcomes):
+        interrupted = any(outcome.status == "interrupted" for outcome in outcomes)
+        if not usable and interrupted:
             raise KeyboardInterrupt("the fit was interrupted before its first epoch had ended")
         if not usable:
             reasons = sorted({outcome.reason or outcome.status for outcome in outcomes})
             raise NumericalError(f"no member could be trained: {'; '.join(reasons)}; try a smaller learning_rate")
-        if any(outcome.status == "interrupted" for outcome in outcomes):
-            warnings.warn("the fit was interrupted: this is the best so far", FitWarning, stacklevel=4)
-        return usable
+        return usable, interrupted
 
     def _seeds(self) -> NDArray[np.int64]:
         if self.random_state is None:
@@ -441,10 +447,12 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         return tags
 
 
-def _better(deep: DeepBasisRegressor, shallow: DeepBasisRegressor, validation: Rows) -> DeepBasisRegressor:
-    """The shallow kernel, unless the networks have a lower NLL on the validation rows by a standard error or more."""
-    gain, against = (fitted.ensemble_.predict(validation.x).log_prob(validation.y) for fitted in (deep, shallow))
-    gain = gain - against
-    mean = weighted_mean(gain, validation.weight)
-    error = (weighted_mean((gain - mean).square(), validation.weight) / len(gain)).sqrt()
-    return deep if mean > error else shallow
+def _is_as_good(shallow: DeepBasisRegressor, deep: DeepBasisRegressor, validation: Rows) -> bool:
+    """Whether the networks' NLL on the validation rows, calibrated on these, is not better by a standard error."""
+    ours, theirs = (fitted.ensemble_.predict(validation.x).log_prob(validation.y) for fitted in (shallow, deep))
+    if not bool(ours.isfinite().all()):
+        return False
+    weight = torch.ones_like(ours) if validation.weight is None else validation.weight
+    mean = weighted_mean(theirs - ours, weight)
+    error = (weighted_mean((theirs - ours - mean).square(), weight) / weight.sum()).sqrt()
+    return not bool(mean > error)

@@ -79,7 +79,9 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
     parameters = metadata["parameters"]
     regressor = make(**{"inner": parameters["width"], **parameters})  # before there was `inner` it was the width
     regressor._check_parameters()
-    regressor.method_ = check_choice("method", metadata.get("method", parameters["method"]), METHODS)  # 0.1 had no auto
+    regressor.method_ = check_choice("method", metadata.get("method", parameters["method"]), METHODS)  # once without it
+    if parameters["method"] not in ("auto", regressor.method_):
+        raise ValueError(f"its method is {parameters['method']!r}, its members are of {regressor.method_!r}")
     arrays = {name: tensor.numpy() for name, tensor in _under("preprocessor/", tensors).items()}
     regressor.preprocessor_ = Preprocessor.from_state(arrays, metadata["preprocessing"])
     regressor.target_ = TargetScaler.from_state(metadata["target"])

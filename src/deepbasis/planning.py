@@ -69,3 +69,27 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         compile=on_gpu and steps >= _COMPILE_STEPS if given.compile == "auto" else bool(given.compile),
     )
     return Plan(settings, weights_for(recipe, objective, given.alpha, given.beta), device, epoch_rows)
+
+
+def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
+    """What a `DeepBasisRegressor` is to be fitted as, by changes of its parameters; of two, the validation chooses.
+
+    A shallow kernel trained by its marginal likelihood has little to overfit with: on a small table it is often better
+    than a network, and calibrated.
+    """
+    recipe = RECIPES[given.recipe]
+    deep = {"method": method_of(given.method)}
+    if given.method != "auto" or given.objective is not None or rows > recipe.shallow_rows:
+        return [deep]
+    shallow = {
+        "method": "sv-rbf",
+        "objective": "mml",
+        "members": 1,
+        "learning_rate": recipe.shallow_learning_rate,
+        "epochs": "auto",  # each is one step
+        "patience": "auto",
+        "compile": False,
+        # The marginal likelihood of all rows to train on has calibrated it: a tenth as many rows would do it worse.
+        "calibrate": False if given.calibrate == "auto" else given.calibrate,
+    }
+    return [deep, shallow]

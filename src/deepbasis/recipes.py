@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from deepbasis.gp.methods import METHODS
 
@@ -131,7 +130,9 @@ def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: 
     steps_an_epoch = -(-rows // batch_size)
     if steps_an_epoch == 1:
         return recipe.full_batch_steps
-    fewest = recipe.gpu_steps if on_gpu and batch_size == recipe.batch_sizes[-1] else recipe.fewest_steps
+    fewest = (
+        recipe.gpu_steps if on_gpu and batch_size_for(recipe, rows) == recipe.batch_sizes[-1] else recipe.fewest_steps
+    )
     steps = min(max(recipe.epochs * steps_an_epoch, fewest), recipe.most_steps)
     return max(recipe.fewest_epochs, steps // steps_an_epoch)
 
@@ -172,27 +173,6 @@ def weights_for(recipe: Recipe, objective: str, alpha: float | str, beta: float 
     if objective not in ("dppgp", "ppgp"):
         betas = betas[:1]
     return [(a, b) for a in alphas for b in betas]
-
-
-def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
-    """What a `DeepBasisRegressor` is to be fitted as, by changes of its parameters; of two, the validation chooses.
-
-    A shallow kernel trained by its marginal likelihood has little to overfit with: on a small table it is often better
-    than a network, and calibrated.
-    """
-    recipe = RECIPES[given.recipe]
-    deep = {"method": method_of(given.method)}
-    if given.method != "auto" or given.objective is not None or rows > recipe.shallow_rows:
-        return [deep]
-    shallow = {
-        "method": "sv-rbf",
-        "objective": "mml",
-        "members": 1,
-        "learning_rate": recipe.shallow_learning_rate,
-        "patience": "auto",
-        "calibrate": False if given.calibrate == "auto" else given.calibrate,  # few rows would do it worse than many
-    }
-    return [deep, shallow]
 
 
 def method_of(method: str) -> str:

@@ -1,11 +1,14 @@
-"""Where a training starts: what the rows say before it."""
+"""Where a training starts: what the rows say before it.
+
+NOTE[DIFF]: the paper starts at a noise variance of 0.01 whatever the data. That is `recipe="paper"`.
+"""
 
 import torch
 
 from deepbasis.engine.batches import Rows
 
 MOST_ROWS = 20_000
-"""That are looked at."""
+"""Of more rows than these every m-th is looked at."""
 
 _RIDGE = 1e-3  # the penalty, a row
 _LEAST, _MOST = 1e-4, 0.5

@@ -3,7 +3,6 @@
 All of it is in one fixture, `lab`, since pytest's `importlib` mode lets no test file import another.
 """
 
-import gc
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -110,14 +109,11 @@ def _bits(mine: Tensor, theirs: Tensor) -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def quick() -> Iterator[None]:
     """Many small runs. Nothing is large enough for two threads, and those that wait for each other are slow on a busy
-    machine; and the engine collects garbage, among all that was imported, once a wave.
+    machine.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()
     yield
-    gc.unfreeze()
     torch.set_num_threads(threads)
 
 

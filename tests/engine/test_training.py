@@ -145,11 +145,21 @@ def minibatches_by_hand(
 def exact_by_hand(
     build: Build, member: Member, data: Rows, validation: Rows, settings: Settings
 ) -> tuple[DeepBasisGP, dict[str, list[float]], int]:
-    """Algorithm 1: full-batch gradients of the marginal likelihood by plain autograd, then q(w) in closed form."""
+    """Algorithm 1: full-batch gradients of the marginal likelihood by plain autograd, then q(w) in closed form.
+
+    Of a method that predicts with the correction, those of the bound of Eq. 3.
+    """
     model = build(member).double()
 
     def epoch_of_losses(epoch: int) -> Iterator[Tensor]:
-        yield -exact.log_marginal_likelihood(model.basis(data.x), data.y - model.mean, model.noise()) / len(data)
+        phi, _, correction, _ = model.features(data.x)
+        y, noise = data.y - model.mean, model.noise()
+        bound = (
+            exact.sparse_bound(phi, correction, y, noise)
+            if settings.corrected
+            else exact.log_marginal_likelihood(phi, y, noise)
+        )
+        yield -bound / len(data)
         exact.fit_posterior(model, lambda: [(data.x, data.y)])
 
     return loop_by_hand(model, epoch_of_losses, validation, settings)
@@ -186,7 +196,7 @@ def test_one_member_equals_a_loop_written_by_hand(lab, method, changes):
     assert_is(outcome, minibatches_by_hand(lab.build(method), member, *arguments), 1e-10, lab)
 
 
-@pytest.mark.parametrize("method", ["dbk-silu", "dbk-rbf"])
+@pytest.mark.parametrize("method", ["dbk-silu", "dbk-rbf", "sv-rbf", "sv-dkl"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_exact_training_equals_a_loop_written_by_hand(lab, method, count):
     members, settings = lab.members(count), lab.settings(method, objective="mml", epochs=40)
@@ -210,13 +220,37 @@ def test_exact_training_ends_with_the_closed_form_posterior(lab):
         assert outcome.best_epoch > 1
 
 
-@pytest.mark.parametrize("chunk_rows", [1, 7, 50, 1000])
-def test_chunks_do_not_matter_to_exact_training(lab, chunk_rows):
+def test_exact_training_of_a_sparse_method_climbs_its_bound(lab):
+    """What is told as its loss is -Eq. 3 over n, and not what the same basis has without the correction."""
+    settings = lab.settings("sv-rbf", objective="mml", epochs=30)
+    outcomes = [
+        train(lab.build("sv-rbf"), lab.members(1), lab.data, lab.validation, replace(settings, corrected=corrected))[0]
+        for corrected in (True, False)
+    ]
+    model = lab.build("sv-rbf")(lab.members(1)[0]).double()
+    with torch.no_grad():
+        phi, _, correction, _ = model.features(lab.data.x)
+        start = exact.sparse_bound(phi, correction, lab.data.y - model.mean, model.noise()) / len(lab.data)
+    losses = [outcome.history["train_loss"] for outcome in outcomes]
+    assert float(losses[0][0]) == pytest.approx(-float(start), rel=1e-10)
+    assert float(losses[0][0] - losses[1][0]) == pytest.approx(
+        float(correction.mean() / (2 * model.noise().detach())), rel=1e-8
+    )
+    assert float(losses[0][0] - losses[0][-1]) > 0.3
+    assert lab.largest(*(outcome.parameters for outcome in outcomes)) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("method", "chunk_rows"), [("dbk-silu", 1), ("dbk-silu", 7), ("dbk-silu", 50), ("dbk-silu", 1000), ("sv-rbf", 7)]
+)
+def test_chunks_do_not_matter_to_exact_training(lab, method, chunk_rows):
     """Also not to what is validated, in chunks as well."""
     changes = {"objective": "mml", "epochs": 15}
     runs = [
-        train(lab.build(), lab.members(2), lab.data, lab.validation, lab.settings(chunk_rows=rows, **changes))
-        for rows in (20, chunk_rows)
+        train(
+            lab.build(method), lab.members(2), lab.data, lab.validation, lab.settings(method, chunk_rows=n, **changes)
+        )
+        for n in (20, chunk_rows)
     ]
     for mine, theirs in zip(*runs, strict=True):
         assert lab.difference(mine, theirs) < 1e-9
@@ -499,6 +533,8 @@ def test_a_clip_that_is_never_reached_changes_nothing(lab):
         ("dnn", "mse", 2),
         ("dbk-silu", "mml", 1),
         ("dbk-silu", "mml", 2),
+        ("sv-rbf", "mml", 1),
+        ("sv-rbf", "mml", 2),
     ],
 )
 def test_weights_are_repetitions(lab, method, objective, count):

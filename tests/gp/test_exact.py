@@ -250,6 +250,20 @@ def test_fitted_model_predicts_the_dense_posterior(method: str, noise: float, dt
     assert relative(terms.var, var) < tolerance
 
 
+def test_weights_of_rows_are_repetitions_to_the_posterior() -> None:
+    """In chunks with weights and chunks without."""
+    models = [small_model("dbk-rbf", 1e-2) for _ in range(2)]
+    x, y = rows(24)
+    count = torch.cat([torch.arange(16) % 4, torch.ones(8, dtype=torch.int64)])
+    weight = count.double()
+    exact.fit_posterior(
+        models[0], lambda: [(x[:9], y[:9], weight[:9]), (x[9:16], y[9:16], weight[9:16]), (x[16:], y[16:])]
+    )
+    exact.fit_posterior(models[1], lambda: [(*again(count, x, y), None)])
+    for mine, theirs in zip(*(model.posterior.parameters() for model in models), strict=True):
+        assert relative(mine, theirs) < 1e-9
+
+
 # The gradient in chunks -----------------------------------------------------------------------------------------------
 
 
@@ -328,6 +342,70 @@ def test_chunked_gradient_in_float32(method: str, tolerance: float) -> None:
     found = gradients(model, lambda: exact.accumulate_gradient(model, chunked(x, y, 10)))
     for name, gradient in found.items():
         assert relative(gradient, expected[name]) < tolerance, name
+
+
+# The bound of Eq. 3 in chunks -----------------------------------------------------------------------------------------
+
+
+def bound_by_chunks(
+    phi: Tensor, correction: Tensor, y: Tensor, noise: Tensor, size: int, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(a scalar with the gradient of -Eq. 3, the value of Eq. 3), from parts that know of `size` rows each."""
+    parts = [t.split(size) for t in (phi, correction, y)]
+    weights = [None] * len(parts[0]) if weight is None else weight.split(size)
+    with torch.no_grad():
+        total = exact.statistics(phi, y, weight)
+        solution = exact.solve(total, noise)
+    losses, squares = zip(
+        *(exact.chunk_loss(a, b, noise, solution, w, c) for a, c, b, w in zip(*parts, weights, strict=True)),
+        strict=True,
+    )
+    loss = torch.stack(losses).sum() + exact.shared_loss(total.n, noise, solution)
+    return loss, exact.likelihood(total.n, noise.detach(), solution, torch.stack(squares).sum())
+
+
+def sparse_data(n: int, r: int, noise: float, dtype: torch.dtype) -> list[Tensor]:
+    """phi, its corrections, y and the noise: leaves of their own, to differentiate by."""
+    phi, y, s = data(n, r, noise, dtype)
+    return [t.requires_grad_() for t in (phi, torch.rand(n, dtype=dtype), y, s)]
+
+
+@pytest.mark.parametrize("size", [1, 5, 24, 100])
+@pytest.mark.parametrize("noise", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize(("n", "r"), [(24, 5), (5, 9)])
+def test_chunked_bound_is_that_of_the_whole(n: int, r: int, noise: float, size: int) -> None:
+    leaves = sparse_data(n, r, noise, torch.float64)
+    whole = exact.sparse_bound(*leaves)
+    loss, value = bound_by_chunks(*leaves, size)
+    assert float(value) == pytest.approx(float(whole.detach()), rel=1e-9)
+    expected = torch.autograd.grad(-whole, leaves)
+    for found, other in zip(torch.autograd.grad(loss, leaves), expected, strict=True):
+        assert relative(found, other) < 1e-8
+
+
+@pytest.mark.parametrize("times", [[1, 3, 2, 1, 4, 1], [2, 0, 1, 0, 3, 1]], ids=["repeated", "with absent rows"])
+def test_bound_of_whole_weights_is_that_of_repeated_rows(times: list[int], dtype: torch.dtype) -> None:
+    phi, correction, y, s = leaves = sparse_data(6, 4, 1e-2, dtype)
+    count = torch.tensor(times)
+    whole = exact.sparse_bound(*(t.repeat_interleave(count, 0) for t in (phi, correction, y)), s)
+    loss, value = bound_by_chunks(*leaves, 4, count.to(dtype))
+    assert float(value) == pytest.approx(float(whole.detach()), rel=1e-9)
+    expected = torch.autograd.grad(-whole, leaves)
+    for found, other in zip(torch.autograd.grad(loss, leaves), expected, strict=True):
+        assert relative(found, other) < (1e-8 if dtype == torch.float64 else 1e-4)
+
+
+def test_a_correction_is_felt() -> None:
+    """That the tests above can fail: without it value and gradient are others."""
+    phi, correction, y, s = leaves = sparse_data(12, 4, 1e-2, torch.float64)
+    loss, value = bound_by_chunks(*leaves, 5)
+    plain, likelihood = bound_by_chunks(phi, torch.zeros_like(correction), y, s, 5)
+    by_s, by_correction = torch.autograd.grad(loss, (s, correction))
+    (without,) = torch.autograd.grad(plain, s)
+    with torch.no_grad():
+        assert relative(likelihood - value, correction.sum() / (2 * s)) < 1e-9
+        assert relative(without - by_s, correction.sum() / (2 * s.square())) < 1e-8
+        assert relative(by_correction, (0.5 / s).expand(12)) < 1e-12
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------

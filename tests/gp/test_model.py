@@ -63,6 +63,60 @@ def test_rbf_starts_uniform_with_lengthscales_root_h():
     assert float(expansion.log_variance.detach().exp()) == 1.0
 
 
+def started_at(rows: Tensor, rank: int = 6, seed: int = 3) -> Tensor:
+    expansion = RBF(D, rank).to(rows.dtype)
+    expansion.start_at(rows, torch.Generator().manual_seed(seed))
+    return expansion.Z.detach()
+
+
+def places(Z: Tensor, rows: Tensor) -> list[int]:
+    """The one row that each inducing point stands at."""
+    there = (Z[:, None] == rows[None]).all(-1)
+    assert bool((there.sum(1) == 1).all())
+    return there.int().argmax(1).tolist()
+
+
+def test_inducing_points_start_at_distinct_rows(dtype):
+    rows = inputs(40, dtype)
+    found = places(started_at(rows), rows)
+    assert len(set(found)) == 6
+    assert found != places(started_at(rows, seed=4), rows)
+    first = {places(started_at(rows, seed=seed), rows)[0] for seed in range(400)}
+    assert len(first) == 40  # any row may be drawn
+
+
+def test_which_rows_they_start_at_depends_on_neither_order_nor_copies():
+    rows = inputs(40)
+    order = torch.randperm(40)
+    copies = torch.cat([rows[order], rows[:7], rows[30:].repeat(3, 1)])
+    for other in (rows[order], rows.repeat(2, 1), copies):
+        assert torch.equal(started_at(other), started_at(rows))
+
+
+@pytest.mark.parametrize("count", [1, 4, 6])
+def test_inducing_points_that_find_no_row_of_their_own_are_apart(count):
+    """Equal ones have equal gradients but for rounding, which would then decide where they go."""
+    rows = inputs(count)
+    expansion = RBF(D, 6).double()
+    expansion.start_at(rows.repeat(3, 1), torch.Generator().manual_seed(3))
+    Z = expansion.Z.detach()
+    assert (Z[:, None] == rows[None]).all(-1).sum(0).tolist() == [1] * count
+    assert len(torch.unique(Z, dim=0)) == 6
+    features = expansion(inputs(9, seed=6))
+    assert int(features.info) == 0
+    assert bool(features.phi.isfinite().all())
+
+
+def test_starting_points_leave_the_rest_alone():
+    expansion = RBF(D, 6)
+    before = {name: value.clone() for name, value in expansion.named_parameters() if name != "Z"}
+    state = torch.get_rng_state()
+    expansion.start_at(inputs(40, torch.float32), torch.Generator().manual_seed(3))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, expansion.get_parameter(name)) for name, value in before.items())
+    assert expansion.Z.requires_grad
+
+
 def test_weight_posterior_starts_as_the_paper_says():
     r = 300
     q = WeightPosterior(r)

@@ -71,7 +71,10 @@ class RBF(nn.Module):
 
     @torch.no_grad()
     def start_at(self, g: Float[Tensor, "n h"], generator: torch.Generator) -> None:
-        """Put the inducing points at distinct rows, drawn at random: which, depends on neither order nor copies."""
+        """Put the inducing points at distinct rows, drawn at random: which, depends on neither order nor copies.
+
+        NOTE[DIFF]: the paper starts them uniformly in [-1, 1]^h, where with a shallow kernel no data may be.
+        """
         distinct = torch.unique(g, dim=0)
         order = torch.randperm(len(distinct), generator=generator)
         self.Z.copy_(distinct[order[torch.arange(self.rank) % len(order)]])

@@ -1,0 +1,555 @@
+"""method="auto": a network, or on a small table a shallow kernel, whichever the validation rows say."""
+
+import functools
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.datasets import make_friedman1
+
+from deepbasis import DeepBasisRegressor, estimator, planning
+from deepbasis.engine.batches import Rows
+from deepbasis.engine.members import Member
+from deepbasis.errors import NumericalError
+from deepbasis.estimator import FitWarning
+from deepbasis.gp.expansion import RBF
+from deepbasis.planning import candidates
+from deepbasis.recipes import RECIPES
+from deepbasis.starting import starting_noise
+from deepbasis.tables.resident import Table
+
+Floats = NDArray[np.float64]
+
+DEEP = {"method": "dbk-silu"}
+SHALLOW = {
+    "method": "sv-rbf",
+    "objective": "mml",
+    "members": 1,
+    "learning_rate": 0.05,
+    "epochs": "auto",
+    "patience": "auto",
+    "compile": False,
+    "calibrate": False,
+}
+
+
+def small(**changes: Any) -> DeepBasisRegressor:
+    """A regressor that fits in a fraction of a second, as a network or as a shallow kernel."""
+    settings = {"members": 2, "epochs": 8, "rank": 8, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu"}
+    return DeepBasisRegressor(**{**settings, **changes})
+
+
+def easy(rows: int = 100, seed: int = 0) -> tuple[Floats, Floats]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 3))
+    return X, np.sin(X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=rows)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+pytestmark = pytest.mark.usefixtures("few_exact_steps")
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What each call of the engine was given."""
+    genuine = estimator.train
+    seen: list[dict[str, Any]] = []
+
+    def noted(build: Any, members: Any, data: Any, validation: Any, settings: Any, **more: Any) -> Any:
+        seen.append(
+            {"build": build, "members": members, "data": data, "validation": validation, "settings": settings, **more}
+        )
+        return genuine(build, members, data, validation, settings, **more)
+
+    monkeypatch.setattr(estimator, "train", noted)
+    return seen
+
+
+@pytest.fixture
+def prefer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Make the validation rows speak for a method, whatever they say."""
+
+    def prefer(method: str) -> None:
+        monkeypatch.setattr(estimator, "_is_as_good", lambda *of: method == "sv-rbf")
+
+    return prefer
+
+
+def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) -> None:
+    np.testing.assert_array_equal(model.predict(X, return_std=True), other.predict(X, return_std=True))
+    np.testing.assert_array_equal(model.noise_, other.noise_)
+    assert (model.method_, model.calibration_, model.validation_) == (
+        other.method_,
+        other.calibration_,
+        other.validation_,
+    )
+    assert [list(history["validation"]) for history in model.history_] == [
+        list(history["validation"]) for history in other.history_
+    ]
+
+
+# --- what there is to choose from
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "expected"),
+    [
+        ({}, 2, [DEEP, SHALLOW]),
+        ({}, 2_000, [DEEP, SHALLOW]),
+        ({}, 2_001, [DEEP]),
+        ({"members": 7, "patience": 3, "learning_rate": 1e-4, "epochs": 5, "compile": True}, 100, [DEEP, SHALLOW]),
+        ({"calibrate": True}, 100, [DEEP, {**SHALLOW, "calibrate": True}]),
+        ({"calibrate": False}, 100, [DEEP, SHALLOW]),
+        ({"objective": "mml"}, 100, [DEEP]),
+        ({"objective": "dppgp"}, 100, [DEEP]),
+        ({"recipe": "paper"}, 2, [DEEP]),
+        ({"method": "dbk-silu"}, 100, [DEEP]),
+        ({"method": "sv-rbf"}, 100, [{"method": "sv-rbf"}]),
+        ({"method": "dnn"}, 10**6, [{"method": "dnn"}]),
+    ],
+    ids=str,
+)
+def test_candidates(changes: dict[str, Any], rows: int, expected: list[dict[str, Any]]) -> None:
+    assert candidates(DeepBasisRegressor(**changes), rows) == expected
+
+
+def test_auto_is_the_default() -> None:
+    assert DeepBasisRegressor().method == "auto"
+
+
+@pytest.mark.parametrize(("most", "trials"), [(89, 1), (90, 2)])
+def test_it_is_the_rows_to_train_on_that_count(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], most: int, trials: int
+) -> None:
+    monkeypatch.setattr(planning, "RECIPES", {"default": replace(RECIPES["default"], shallow_rows=most, exact_steps=5)})
+    X, y = easy(100)
+    model = small().fit(X, y)
+    assert [len(run["data"]) for run in runs] == [90] * trials
+    assert model.rows_ == 100
+
+
+def test_each_candidate_is_trained_in_its_own_way(runs: list[dict[str, Any]]) -> None:
+    X, y = easy()
+    small(patience=3, learning_rate=1e-4, members=3, epochs=8).fit(X, y)
+    deep, shallow = (run["settings"] for run in runs)
+    assert [len(run["members"]) for run in runs] == [3, 1]
+    assert (deep.objective, deep.corrected, deep.learning_rate, deep.patience) == ("dppgp", False, 1e-4, 3)
+    assert (shallow.objective, shallow.corrected, shallow.learning_rate, shallow.patience) == ("mml", True, 0.05, 5)
+    assert (deep.epochs, shallow.epochs) == (8, 10)
+    assert (deep.average, shallow.average) == (0.995, None)
+    assert deep.precision == shallow.precision == "float64"
+    assert runs[0]["data"] is runs[1]["data"]
+    assert runs[0]["validation"] is runs[1]["validation"]
+
+
+# --- the choice
+
+
+@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf"])
+def test_auto_is_the_fit_of_what_it_has_chosen(prefer: Callable[[str], None], chosen: str) -> None:
+    X, y = easy()
+    X_val, y_val = easy(20, 1)
+    alone = small(**(DEEP if chosen == "dbk-silu" else SHALLOW)).fit(X, y, X_val=X_val, y_val=y_val)
+    prefer(chosen)
+    model = small().fit(X, y, X_val=X_val, y_val=y_val)
+    assert model.method_ == chosen
+    assert len(model.models_) == len(model.history_) == len(model.noise_) == (2 if chosen == "dbk-silu" else 1)
+    assert (model.calibration_ is None) == (chosen == "sv-rbf")
+    assert_same(model, alone, X)
+    np.testing.assert_array_equal(model.predict_quantiles(X, [0.1, 0.9]), alone.predict_quantiles(X, [0.1, 0.9]))
+    np.testing.assert_array_equal(model.sample_functions(3, 0)(X), alone.sample_functions(3, 0)(X))
+    assert model.evaluate(X, y) == alone.evaluate(X, y)
+    assert model.get_params() == small().get_params()
+
+
+def dense_gp(model: DeepBasisRegressor, table: Table, X_new: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of the GP with kernel phi phi', and what phi misses of its own, given these rows."""
+    gp, scale = model.models_[0].double(), model.target_.scale
+    weight = torch.ones(len(table.y)) if table.weight is None else torch.from_numpy(table.weight)
+    with torch.no_grad():
+        old, new = (gp.features(torch.from_numpy(model.preprocessor_.transform(X))) for X in (table.X, X_new))
+        Sigma = old.phi @ old.phi.mT + torch.diag(gp.noise() / weight)  # k equal rows are one with less noise
+        k = new.phi @ old.phi.mT
+        mean = gp.mean + k @ torch.linalg.solve(Sigma, torch.from_numpy(model.target_.transform(table.y)) - gp.mean)
+        var = new.prior_var - (k @ torch.linalg.inv(Sigma) * k).sum(-1) + new.correction + gp.noise()
+    return mean.numpy() * scale + model.target_.mean, var.sqrt().numpy() * scale
+
+
+@pytest.mark.parametrize("how", ["held out", "weighted", "given", "one group", "asked for"])
+def test_a_kernel_that_is_chosen_takes_in_the_rows_that_were_held_out(prefer: Callable[[str], None], how: str) -> None:
+    """But none that the user gave to validate on, none twice, and not where the method was asked for."""
+    prefer("sv-rbf")
+    X, y = easy(60)
+    X_new, _ = easy(15, 2)
+    weight = np.random.default_rng(0).integers(1, 4, size=60).astype(float) if how == "weighted" else None
+    whole = Table(X, y, weight)
+    inside, outside = whole.split(0.1)
+    model = small(**(SHALLOW if how == "asked for" else {}))
+    if how == "given":
+        model.fit(inside.X, inside.y, X_val=outside.X, y_val=outside.y)
+    else:
+        model.fit(X, y, sample_weight=weight, groups=np.zeros(60) if how == "one group" else None)
+    assert model.method_ == "sv-rbf"
+    known = inside if how in ("given", "asked for") else whole
+    np.testing.assert_allclose(model.predict(X_new, True), dense_gp(model, known, X_new), rtol=1e-6)
+    other = whole if known is inside else inside
+    assert not np.allclose(model.predict(X_new, True), dense_gp(model, other, X_new), rtol=1e-4)
+
+
+def test_the_scores_are_from_before_the_held_out_rows_were_taken_in(prefer: Callable[[str], None]) -> None:
+    prefer("sv-rbf")
+    X, y = easy(60)
+    inside, outside = Table(X, y).split(0.1)
+    model = small().fit(X, y)
+    before = small().fit(inside.X, inside.y, X_val=outside.X, y_val=outside.y)
+    assert model.validation_ == pytest.approx(before.validation_, rel=1e-6)
+    np.testing.assert_allclose(model.noise_, before.noise_, rtol=1e-6)
+    assert model.evaluate(outside.X, outside.y)["rmse"] < model.validation_["rmse"]
+
+
+class Says(NamedTuple):
+    """As much of a regressor as there is to choose by: one whose rows have these log densities."""
+
+    log_density: list[float]
+
+    @property
+    def ensemble_(self) -> "Says":
+        return self
+
+    def predict(self, x: torch.Tensor) -> "Says":
+        return self
+
+    def log_prob(self, y: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(self.log_density, dtype=torch.float64)
+
+
+def chosen(shallow: list[float], deep: list[float], weight: list[float] | None = None) -> str:
+    """Which of two is taken, with these log densities of the validation rows."""
+    x = torch.zeros(len(deep), 1, dtype=torch.float64)
+    rows = Rows(x, x[:, 0], None if weight is None else torch.tensor(weight, dtype=torch.float64))
+    return "shallow" if estimator._is_as_good(Says(shallow), Says(deep), rows) else "deep"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gain", "expected"),
+    [
+        ([1.0, 1.0, 1.0], "deep"),
+        ([-1.0, -1.0, -1.0], "shallow"),
+        ([0.0, 0.0, 0.0], "shallow"),
+        ([0.0, 0.0, 3.1], "deep"),  # mean 1.033, standard error 0.844
+        ([-2.0, 0.0, 4.0], "shallow"),  # 0.667 and 1.440
+        ([0.1], "deep"),
+        ([-0.1], "shallow"),
+    ],
+)
+def test_the_kernel_is_taken_unless_the_networks_are_better_by_a_standard_error(
+    gain: list[float], expected: str
+) -> None:
+    assert (np.mean(gain) > np.std(gain) / np.sqrt(len(gain))) == (expected == "deep")
+    shallow = [0.5 * k for k in range(len(gain))]  # binary fractions: no rounding
+    assert chosen(shallow, [a + b for a, b in zip(shallow, gain, strict=True)]) == expected
+
+
+@pytest.mark.parametrize("count", [[4, 4, 4], [1, 1, 1], [3, 1, 5]])
+def test_a_weight_of_a_validation_row_is_so_many_rows(count: list[int]) -> None:
+    gain = [-1.0, 0.0, 2.2]
+    repeated = chosen([0.0] * sum(count), np.repeat(gain, count).tolist())
+    assert chosen([0.0] * 3, gain, [float(k) for k in count]) == repeated
+    assert (repeated == "deep") == (sum(count) > 3)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
+def test_what_has_no_finite_score_is_not_taken(bad: float) -> None:
+    assert chosen([0.0, bad, 0.0], [-9.0, -9.0, -9.0]) == "deep"
+    assert chosen([-9.0, -9.0, -9.0], [0.0, bad, 0.0]) == "shallow"
+
+
+@pytest.mark.filterwarnings("ignore:on the 40 validation rows")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("calibrate", [True, False])
+def test_the_validation_rows_choose(seed: int, calibrate: bool) -> None:
+    """As the fitted models predict them, each with its calibration if it has one."""
+    X, y = easy(60, seed)
+    X_val, y_val = easy(40, 10 + seed)
+    arguments = {"random_state": seed, "calibrate": calibrate, "epochs": 20}
+    model = small(**arguments).fit(X, y, X_val=X_val, y_val=y_val)
+    deep, shallow = (
+        small(**{**arguments, **changes, "calibrate": calibrate}).fit(X, y, X_val=X_val, y_val=y_val)
+        for changes in (DEEP, SHALLOW)
+    )
+    gain = np.subtract(*(fit.predict_dist(X_val).log_prob(torch.from_numpy(y_val)).numpy() for fit in (deep, shallow)))
+    best = deep if gain.mean() > gain.std() / np.sqrt(40) else shallow
+    assert_same(model, best, X_val)
+
+
+def smooth(rows: int, seed: int) -> tuple[Floats, Floats]:
+    return make_friedman1(rows, n_features=5, noise=0.3, random_state=seed)
+
+
+def stepped(rows: int, seed: int) -> tuple[Floats, Floats]:
+    """Four squares of two heights, and far more noise on one side."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (rows, 2))
+    noise = np.where(X[:, 0] > 0, 0.5, 0.02) * rng.normal(size=rows)
+    return X, np.sign(X[:, 0]) * np.sign(X[:, 1]) + noise
+
+
+@pytest.mark.parametrize(("table", "expected"), [(smooth, "sv-rbf"), (stepped, "dbk-silu")])
+def test_auto_takes_what_is_better_on_new_rows(
+    table: Callable[[int, int], tuple[Floats, Floats]], expected: str
+) -> None:
+    """A smooth function of several columns is for the kernel; steps and a noise that varies are for the network."""
+    X_new, y_new = table(1_000, 1)
+    settings = {"members": 1, "rank": 32, "width": 16, "epochs": "auto"}
+    seen: dict[str, float] = {}
+    genuine = DeepBasisRegressor._fit_rows
+
+    def noted(self: DeepBasisRegressor, *arguments: Any) -> bool:
+        finished = genuine(self, *arguments)
+        seen[self.method_] = self.evaluate(X_new, y_new)["nll"]
+        return finished
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "RECIPES", RECIPES)  # with all their steps
+        patch.setattr(DeepBasisRegressor, "_fit_rows", noted)
+        model = small(**settings).fit(*table(300, 0))
+    other = "dbk-silu" if expected == "sv-rbf" else "sv-rbf"
+    assert seen[expected] < seen[other] - 0.1
+    assert model.method_ == expected
+    assert model.evaluate(X_new, y_new)["nll"] == pytest.approx(seen[expected], abs=0.1)
+
+
+@pytest.mark.parametrize("rank", [8, 18, 64])
+def test_neither_order_nor_copies_change_the_choice_or_the_model(
+    monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], rank: int
+) -> None:
+    """With fewer inducing points than the 18 distinct rows to train on, with as many, and with more asked for."""
+    prefer("sv-rbf")
+    X, y = easy(20)
+    count = np.random.default_rng(0).integers(1, 4, size=20)
+    order = np.random.default_rng(1).permutation(count.sum())
+    monkeypatch.setattr(planning, "RECIPES", {"default": replace(RECIPES["default"], exact_steps=100)})
+    settings = {"rank": rank}
+    weighted = small(**settings).fit(X, y, sample_weight=count)
+    repeated = small(**settings).fit(np.repeat(X, count, axis=0)[order], np.repeat(y, count)[order])
+    assert weighted.method_ == repeated.method_ == "sv-rbf"
+    np.testing.assert_allclose(weighted.predict(X, True), repeated.predict(X, True), rtol=1e-6, atol=1e-8)
+    losses = [model.history_[0]["train_loss"] for model in (weighted, repeated)]
+    np.testing.assert_allclose(*losses, rtol=1e-6)  # of inducing points at one place rounding would decide the ways
+
+
+def test_a_later_fit_chooses_anew(prefer: Callable[[str], None]) -> None:
+    X, y = easy()
+    prefer("sv-rbf")
+    model = small().fit(X, y)
+    assert model.method_ == "sv-rbf"
+    assert model.set_params(method="dnn").fit(X, y).method_ == "dnn"
+    prefer("dbk-silu")
+    assert model.set_params(method="auto").fit(X, y).method_ == "dbk-silu"
+    assert_same(model, small(method="dbk-silu").fit(X, y), X)
+
+
+def test_a_random_state_decides_for_both(prefer: Callable[[str], None]) -> None:
+    prefer("sv-rbf")
+    X, y = easy()
+    one, other = (small(random_state=np.random.RandomState(3)).fit(X, y) for _ in range(2))
+    assert_same(one, other, X)
+    assert not np.array_equal(one.predict(X), small(random_state=np.random.RandomState(4)).fit(X, y).predict(X))
+
+
+# --- where members start
+
+
+def test_members_start_with_the_noise_that_the_rows_suggest(runs: list[dict[str, Any]]) -> None:
+    small().fit(*easy())
+    data = runs[0]["data"]
+    assert isinstance(data, Rows)
+    for run in runs:
+        (noise,) = {member.noise for member in run["members"]}
+        assert noise == pytest.approx(starting_noise(data), rel=5e-3)
+        assert run["build"](run["members"][0]).noise().item() == pytest.approx(noise, rel=1e-6)
+
+
+def test_a_shallow_kernel_starts_at_rows_to_train_on(runs: list[dict[str, Any]]) -> None:
+    small().fit(*easy())
+    small(method="dbk-rbf").fit(*easy())
+    shallow, deep = runs[1:]
+    model = shallow["build"](Member(seed=5))
+    there = (model.expansion.Z[:, None] == shallow["data"].x.float()[None]).all(-1)
+    assert bool((there.sum(1) == 1).all())
+    assert bool((there.sum(0) <= 1).all())
+    assert not torch.equal(model.expansion.Z, shallow["build"](Member(seed=6)).expansion.Z)
+    Z = deep["build"](Member(seed=5)).expansion.Z  # of a network's outputs nothing is known
+    assert float(Z.detach().abs().max()) <= 1.0
+
+
+def test_the_paper_s_recipe_starts_as_the_paper_says(runs: list[dict[str, Any]]) -> None:
+    for method in ("dbk-silu", "sv-rbf"):
+        small(recipe="paper", method=method, alpha=0.1, beta=0.1).fit(*easy())
+        assert {member.noise for member in runs[-1]["members"]} == {1e-2}
+    model = runs[-1]["build"](Member(seed=5))
+    assert float(model.expansion.Z.detach().abs().max()) <= 1.0
+    assert not (model.expansion.Z[:, None] == runs[-1]["data"].x.float()[None]).all(-1).any()
+
+
+# --- what goes wrong
+
+
+def test_a_shallow_kernel_that_fails_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], prefer: Callable[[str], None]
+) -> None:
+    def spoil(self: RBF, *arguments: Any) -> None:
+        self.Z.data.fill_(float("nan"))
+
+    X, y = easy()
+    alone = small(method="dbk-silu").fit(X, y)
+    prefer("sv-rbf")
+    monkeypatch.setattr(RBF, "start_at", spoil)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = small().fit(X, y)
+    assert len(runs) == 3
+    assert_same(model, alone, X)
+    with pytest.raises(NumericalError, match="no member could be trained"):
+        small(method="sv-rbf", objective="mml").fit(X, y)
+
+
+def test_a_network_that_fails_is_an_error(runs: list[dict[str, Any]]) -> None:
+    with pytest.raises(NumericalError, match="smaller learning_rate"):
+        small(learning_rate=1e300).fit(*easy())
+    assert len(runs) == 1
+
+
+class Presses:
+    """Stands in for the progress bar: does something after the third epoch of the candidate of this number."""
+
+    def __init__(self, candidate: int, act: Callable[[], None]) -> None:
+        self.candidate, self.act, self.begun = candidate, act, -1
+
+    def __enter__(self) -> "Presses":
+        self.begun += 1
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def __call__(self, report: Any) -> None:
+        if self.begun == self.candidate and report.epoch == 3:
+            self.act()
+
+
+def ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def power_failure() -> None:
+    raise RuntimeError("the power failed")
+
+
+def test_an_interrupt_ends_the_trials(monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]]) -> None:
+    bar = Presses(0, ctrl_c)
+    monkeypatch.setattr(estimator, "ProgressBar", lambda: bar)
+    X, y = easy()
+    with pytest.warns(FitWarning, match="interrupted") as seen:
+        model = small(epochs=10_000, verbose=True).fit(X, y)
+    assert len(seen) == 1
+    assert len(runs) == 1
+    assert model.method_ == "dbk-silu"
+    assert {len(history["validation"]) for history in model.history_} == {3}
+    assert np.isfinite(model.predict(X, True)).all()
+
+
+def test_an_interrupt_of_the_last_trial_leaves_the_networks(
+    monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None]
+) -> None:
+    X, y = easy()
+    alone = small(method="dbk-silu").fit(X, y)
+    bar = Presses(1, ctrl_c)
+    monkeypatch.setattr(estimator, "ProgressBar", lambda: bar)
+    prefer("sv-rbf")
+    with pytest.warns(FitWarning, match="interrupted") as seen:
+        model = small(verbose=True).fit(X, y)
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+    assert_same(model, alone, X)
+
+
+def test_an_interrupt_before_the_last_trial_has_a_result_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None]
+) -> None:
+    """The networks stand; the command would otherwise end as if nothing had been pressed."""
+    X, y = easy()
+    alone = small(method="dbk-silu").fit(X, y)
+    genuine = RBF.start_at
+    pressed = []
+
+    def start_at(self: RBF, *arguments: Any) -> None:
+        pressed.append(True)
+        if len(pressed) == 3:  # the engine looks at a model twice before it begins
+            ctrl_c()
+        genuine(self, *arguments)
+
+    monkeypatch.setattr(RBF, "start_at", start_at)
+    prefer("sv-rbf")
+    with pytest.warns(FitWarning, match="interrupted"):
+        model = small().fit(X, y)
+    assert_same(model, alone, X)
+
+
+@pytest.mark.parametrize("candidate", [0, 1])
+@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf"])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], candidate: int, chosen: str
+) -> None:
+    """The checkpoint is the network's: of that nothing is done twice, and the kernel is trained again."""
+    monkeypatch.setattr(estimator, "train", functools.partial(estimator.train, checkpoint_seconds=0.0))
+    prefer(chosen)
+    X, y = easy()
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    table.assign(y=y).to_parquet(tmp_path / "t.parquet")
+    expected = small().fit_dataset(tmp_path / "t.parquet", "y", stream=False)
+    assert_same(expected, small().fit(table, y), table)
+    with pytest.MonkeyPatch.context() as patch:
+        bar = Presses(candidate, power_failure)
+        patch.setattr(estimator, "ProgressBar", lambda: bar)
+        with pytest.raises(RuntimeError, match="power"):
+            small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", stream=False, checkpoint=tmp_path / "c")
+    epochs: list[tuple[int, int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        bar = Presses(-2, power_failure)
+        patch.setattr(Presses, "__call__", lambda self, report: epochs.append((self.begun, report.epoch)))
+        patch.setattr(estimator, "ProgressBar", lambda: bar)
+        resumed = small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", stream=False, checkpoint=tmp_path / "c")
+    assert_same(resumed, expected, table)
+    left = range(3, 9) if candidate == 0 else []  # the third epoch had not been written
+    assert epochs == [*((0, epoch) for epoch in left), *((1, epoch) for epoch in range(1, 11))]
+
+
+def test_a_checkpoint_is_found_again_where_sums_are_rounded_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last digits of the starting noise depend on the number of threads: they are no part of what a run is."""
+    monkeypatch.setattr(estimator, "train", functools.partial(estimator.train, checkpoint_seconds=0.0))
+    X, y = easy()
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    table.assign(y=y).to_parquet(tmp_path / "t.parquet")
+    arguments = {"stream": False, "checkpoint": tmp_path / "c"}
+    expected = small().fit_dataset(tmp_path / "t.parquet", "y", **arguments)
+    monkeypatch.setattr(estimator, "starting_noise", lambda rows: starting_noise(rows) * (1.0 + 1e-14))
+    again = small().fit_dataset(tmp_path / "t.parquet", "y", **arguments)
+    np.testing.assert_allclose(again.predict(table), expected.predict(table), rtol=1e-6, atol=1e-8)
