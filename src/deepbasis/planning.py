@@ -53,9 +53,11 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     precision = given.dtype
     if precision == "auto":
         precision = "float64" if rows <= FLOAT64_ROWS else "float32"
+    method = METHODS[method_of(given.method)]
+    shallow = method.backbone == "identity"  # by its marginal likelihood it hardly overfits: nothing to stop early for
     settings = Settings(
         objective=objective,
-        corrected=METHODS[method_of(given.method)].corrected,
+        corrected=method.corrected,
         epochs=epochs,
         batch_size=int(batch_size),
         learning_rate=recipe.learning_rate if given.learning_rate == "auto" else float(given.learning_rate),
@@ -63,7 +65,7 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         weight_decay=given.weight_decay,
         schedule=recipe.schedule,
         average=None if objective == EXACT else recipe.average,
-        selection=recipe.selection,
+        selection="last" if shallow and objective == EXACT else recipe.selection,
         patience=int(patience),
         precision=precision,
         compile=on_gpu and steps >= _COMPILE_STEPS if given.compile == "auto" else bool(given.compile),

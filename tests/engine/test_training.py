@@ -266,6 +266,18 @@ def test_exact_training_learns(lab):
 # --- selection ---
 
 
+def test_the_last_epoch_is_kept_if_that_is_wanted(lab):
+    """Of these members it is not always the best; nor does any of them stop early."""
+    settings = lab.settings("dbk-silu", epochs=12, learning_rate=0.3, selection="last", patience=1)
+    outcomes = train(lab.build(), lab.members(4), lab.data, lab.validation, settings)
+    assert [outcome.best_epoch for outcome in outcomes] == [12] * 4
+    for outcome in outcomes:
+        assert outcome.best_score == outcome.history["validation"][-1]
+        model = outcome.model(lab.build())
+        assert score(model, lab.validation, settings) == pytest.approx(outcome.best_score, abs=1e-12)
+    assert any(outcome.best_score > outcome.history["validation"].min() for outcome in outcomes)
+
+
 @pytest.mark.parametrize("method", list(METHODS))
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("selection", ["nll", "crps"])

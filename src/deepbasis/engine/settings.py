@@ -39,7 +39,8 @@ class Settings:
     """The decay of a running average of the parameters, such as 0.995, that is validated, kept and predicted with in
     their place; None is the parameters themselves."""
     selection: str = "nll"
-    """What the best epoch has least of on the validation rows: "nll" or "crps"; for a DNN it is the squared error."""
+    """What the best epoch has least of on the validation rows: "nll" or "crps"; for a DNN it is the squared error.
+    "last" keeps the last epoch, whatever its NLL is."""
     patience: int | None = None
     """Epochs without a better validation score after which a member stops; None is never."""
     precision: str = "float32"
@@ -55,7 +56,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, {*OBJECTIVES, EXACT})
         check_choice("schedule", self.schedule, {"constant", "cosine"})
-        check_choice("selection", self.selection, {"nll", "crps"})
+        check_choice("selection", self.selection, {"nll", "crps", "last"})
         check_choice("precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch_size", "chunk_rows"):
             check_positive_int(name, getattr(self, name))

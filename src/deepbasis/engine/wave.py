@@ -244,7 +244,8 @@ class Wave:
         self.team.mean_(self._loss_sum)
         with nullcontext() if self.average is None else self.average.in_place():
             score, noise, info = self._validate()
-            improved = self._active & (score < self._best_score) & self._loss_sum.isfinite()
+            better = score.isfinite() if self.settings.selection == "last" else score < self._best_score
+            improved = self._active & better & self._loss_sum.isfinite()
             self._best_score.copy_(torch.where(improved, score, self._best_score))
             for name, value in self.stack.stacked().items():
                 best = self._best[name]
