@@ -84,6 +84,21 @@ def test_batches_and_steps_grow_with_the_table(rows, batch_size, steps):
     assert plan.settings.epochs * -(-rows // batch_size) == pytest.approx(steps, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("changes", "selection"),
+    [
+        ({"method": "sv-rbf", "objective": "mml"}, "last"),
+        ({"method": "sv-rbf"}, "crps"),
+        ({"method": "dbk-silu", "objective": "mml"}, "crps"),
+        ({"method": "sv-dkl", "objective": "mml"}, "crps"),
+        ({}, "crps"),
+    ],
+    ids=str,
+)
+def test_a_shallow_kernel_trained_exactly_is_not_stopped_early(changes, selection):
+    assert make_plan(DeepBasisRegressor(device="cpu", **changes), 500).settings.selection == selection
+
+
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 

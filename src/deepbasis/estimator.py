@@ -94,6 +94,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     Attributes
     ----------
     method_ : what "auto" has come to.
+    rank_ : basis functions: `rank`, or fewer of a shallow kernel where there are fewer distinct rows.
     history_ : for each member a dict of "train_loss", "validation" and "noise" (standardised units), a number an epoch.
     validation_ : metrics of the ensemble on the validation rows, in the target's units. With calibration they are
         flattering: of the calibrated ensemble, on the very rows that it was calibrated on. Of a shallow kernel: before
@@ -235,8 +236,11 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         best, *others = (copy(self).set_params(**changes) for changes in candidates(self, len(data)))
         interrupted = best._fit_rows(data, validation, how)
         for shallow in () if interrupted else others:
-            with suppress(NumericalError, KeyboardInterrupt):  # the networks stand
-                interrupted = shallow._fit_rows(data, validation, replace(how, checkpoint=None))
+            with suppress(NumericalError):  # the networks stand
+                try:
+                    interrupted = shallow._fit_rows(data, validation, replace(how, checkpoint=None))
+                except KeyboardInterrupt:
+                    interrupted = True
                 if not interrupted and how.team.broadcast_object(_is_as_good(shallow, best, validation)):
                     best = shallow
         if interrupted:
@@ -252,7 +256,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     def _fit_rows(self, data: Rows, validation: Rows, how: _How) -> bool:
         """True if it was interrupted."""
         plan = make_plan(self, len(data), max_steps=how.max_steps)
-        self.method_ = method_of(self.method)
+        self.method_, self.rank_ = method_of(self.method), int(self.rank)
+        if self._starts_at_rows():  # of equal inducing points rounding would decide the ways
+            self.rank_ = min(self.rank_, len(torch.unique(_some(data), dim=0)))
         chosen, interrupted = self._train(data, validation, plan, self._members(plan, data, how), how)
         self._keep(chosen, validation, plan)
         return interrupted
@@ -264,7 +270,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         )
         self.preprocessor_, self.target_ = survey.preprocessor(), survey.statistics.target()
         self.n_features_in_, self.feature_names_in_ = len(roles.features), np.array(roles.features, dtype=object)
-        self.rows_, self.method_ = source.rows, method_of(self.method)
+        self.rows_, self.method_, self.rank_ = source.rows, method_of(self.method), int(self.rank)
         plan = make_plan(self, survey.statistics.rows, streamed=True, max_steps=how.max_steps)
         encoder = survey.encoder(self.preprocessor_, self.target_, plan.settings.dtype)
         validation = survey.validation(encoder) if aside is None else streaming.all_rows(aside, encoder, limit)
@@ -294,7 +300,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         return build(
             self.method_,
             self.preprocessor_.width,
-            rank=int(self.rank),
+            rank=self.rank_,
             width=int(self.width),
             blocks=int(self.blocks),
             inner=RECIPES[self.recipe].inner_factor * int(self.width) if self.inner == "auto" else int(self.inner),
@@ -302,11 +308,14 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             seed=member.seed,
         )
 
+    def _starts_at_rows(self) -> bool:
+        return METHODS[self.method_].backbone == "identity" and RECIPES[self.recipe].start_from_data
+
     def _starting_at(self, rows: Rows) -> Build:
         """`_build`, with the inducing points of a shallow kernel at some of the rows."""
-        if METHODS[self.method_].backbone != "identity" or not RECIPES[self.recipe].start_from_data:
+        if not self._starts_at_rows():
             return self._build
-        some = rows.x[:: -(-len(rows) // MOST_ROWS)]
+        some = _some(rows)
 
         def build(member: Member) -> DeepBasisGP:
             model = self._build(member)
@@ -318,7 +327,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
 
     def _members(self, plan: Plan, rows: Rows, how: _How) -> list[Member]:
         """All seeds for each candidate (alpha, beta), the same for every worker."""
-        noise = starting_noise(rows) if RECIPES[self.recipe].start_from_data else Member().noise
+        noise = Member().noise
+        if RECIPES[self.recipe].start_from_data:  # in three digits: the last depend on threads, and a checkpoint on all
+            noise = float(f"{starting_noise(rows):.3g}")
         seeds, noise = how.team.broadcast_object(([int(seed) for seed in self._seeds()], noise))
         return [Member(seed=seed, alpha=a, beta=b, noise=noise) for a, b in plan.pairs for seed in seeds]
 
@@ -445,6 +456,10 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _some(rows: Rows) -> Tensor:
+    return rows.x[:: -(-len(rows) // MOST_ROWS)]
 
 
 def _is_as_good(shallow: DeepBasisRegressor, deep: DeepBasisRegressor, validation: Rows) -> bool:

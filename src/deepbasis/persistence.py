@@ -82,6 +82,9 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
     regressor.method_ = check_choice("method", metadata.get("method", parameters["method"]), METHODS)  # once without it
     if parameters["method"] not in ("auto", regressor.method_):
         raise ValueError(f"its method is {parameters['method']!r}, its members are of {regressor.method_!r}")
+    regressor.rank_ = int(regressor.rank)
+    if METHODS[regressor.method_].backbone == "identity":  # it may have fewer
+        regressor.rank_ = min(regressor.rank_, len(tensors["member/0/posterior.m"]))
     arrays = {name: tensor.numpy() for name, tensor in _under("preprocessor/", tensors).items()}
     regressor.preprocessor_ = Preprocessor.from_state(arrays, metadata["preprocessing"])
     regressor.target_ = TargetScaler.from_state(metadata["target"])

@@ -249,10 +249,10 @@ class _Run:
         return {
             "version": __version__,
             "settings": _plain(self.settings),
-            "members": [_plain(member) for member in self.members],
-            "model": _description(self.build(self.members[0])),
             "training data": self.data.fingerprint(),
             "validation data": self.validation.fingerprint(),
+            "members": [_plain(member) for member in self.members],  # whose noise may come from the data
+            "model": _description(self.build(self.members[0])),
         }
 
     def _tell(self, wave: Wave, seconds: float) -> None:

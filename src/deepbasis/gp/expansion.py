@@ -73,11 +73,13 @@ class RBF(nn.Module):
     def start_at(self, g: Float[Tensor, "n h"], generator: torch.Generator) -> None:
         """Put the inducing points at distinct rows, drawn at random: which, depends on neither order nor copies.
 
+        Where there are fewer rows the other points stay as they are.
+
         NOTE[DIFF]: the paper starts them uniformly in [-1, 1]^h, where with a shallow kernel no data may be.
         """
         distinct = torch.unique(g, dim=0)
-        order = torch.randperm(len(distinct), generator=generator)
-        self.Z.copy_(distinct[order[torch.arange(self.rank) % len(order)]])
+        order = torch.randperm(len(distinct), generator=generator)[: self.rank]
+        self.Z[: len(order)] = distinct[order].to(self.Z)
 
     def forward(self, g: Float[Tensor, "b h"]) -> Features:
         root, info = self._inverse_root()
