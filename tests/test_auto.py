@@ -3,7 +3,7 @@
 import functools
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,15 +53,7 @@ def easy(rows: int = 100, seed: int = 0) -> tuple[Floats, Floats]:
     return X, np.sin(X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=rows)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-pytestmark = pytest.mark.usefixtures("few_exact_steps")
+pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")
 
 
 @pytest.fixture

@@ -97,8 +97,7 @@ def test_fit_and_predict_a_folder(here, tmp_path):
         assert list(told_rows.columns) == ["order", "mean", "std", "lower_95", "upper_95"]
         table = frame(n, k + 10)
         assert told_rows["order"].tolist() == table["order"].tolist()
-        expected = loaded.predict(table[["size", "colour", "shop"]])
-        np.testing.assert_allclose(told_rows["mean"], expected, rtol=1e-5, atol=1e-6)  # float32, in other blocks
+        np.testing.assert_allclose(told_rows["mean"], loaded.predict(table[["size", "colour", "shop"]]), rtol=1e-6)
     before = everything(tmp_path / "out")
     good("predict", here / "model", f"{here}/new/*.parquet", "--out", tmp_path / "out", "--id", "order")
     assert everything(tmp_path / "out") == before
@@ -132,7 +131,7 @@ def test_a_large_file_is_predicted_piece_by_piece(here, tmp_path, monkeypatch):
     monkeypatch.setattr("deepbasis.commands.predict.new_table", None)  # the way that reads all at once is not taken
     good("predict", here / "model", new, "--out", tmp_path / "pieces.parquet", "--id", "order")
     whole, pieces = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "pieces"))
-    pd.testing.assert_frame_equal(pieces, whole, rtol=1e-5, atol=1e-6)  # float32, in other blocks
+    pd.testing.assert_frame_equal(pieces, whole, rtol=1e-9)
 
 
 def test_steps_and_a_checkpoint(here, tmp_path):

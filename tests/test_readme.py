@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 import deepbasis
 
@@ -35,15 +34,6 @@ def read(document: str) -> str:
 
 
 # README ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def one_thread():
-    """Batches this small gain nothing from a second thread, and on a busy machine lose much by it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -3,26 +3,17 @@
 Those that look at numbers fit the default; those that look at shapes, types and messages fit it for a few epochs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from deepbasis import DeepBasisRegressor
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The checks fit tables of a few rows: more threads only get in each other's way."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-NUMBERS = ("equivalence", "invariance", "train", "consistency", "idempotent", "int")
+NUMBERS = ("weight", "invariance", "train", "consistency", "idempotent", "pickle", "int", "array", "overwrite")
 
 
 @parametrize_with_checks([DeepBasisRegressor()])
