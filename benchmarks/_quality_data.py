@@ -72,6 +72,12 @@ class Size:
     small_rows: int = 1_000
     """At most so many."""
 
+    def fits(self, task: Task) -> int:
+        """Of each model."""
+        if task.split == CV:
+            return self.cv_folds * self.cv_repeats
+        return self.ookla_seeds if task.dataset in OOKLA else self.seeds
+
     def describe(self, split: str) -> dict[str, object]:
         """What makes a part of this size another than that of the same name. Fewer seeds do not: see `Fold.seeds`."""
         if split == CV:

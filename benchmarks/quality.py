@@ -5,8 +5,9 @@
     python benchmarks/quality.py --quick                              # does it run? a minute, nothing is kept
 
 A part is one model on one data set and split, named SPLIT-DATASET-MODEL: all its seeds or folds. It is recorded when it
-is done and never computed again, so a call that was cut short goes on where it was, several calls may work on one
-folder side by side, and a peer may run in an environment of its own. The tables are made from whatever parts there are.
+is done and no fit of it is computed again, so a call that was cut short goes on where it was, several calls may work on
+one folder side by side, and a peer may run in an environment of its own. A part with fewer seeds than wanted is added
+to. The tables are made from whatever parts there are.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def parse() -> argparse.Namespace:
         "--models", type=words, default=list(MODELS), help=f"compute only these of: {', '.join(MODELS)}"
     )
     parser.add_argument(
-        "--seeds", type=int, help="fewer seeds or splits than 5 on UCI and 3 on Ookla; the part keeps it"
+        "--seeds", type=int, help="fewer seeds or splits than 5 on UCI and 3 on Ookla; a later call may add to them"
     )
     parser.add_argument(
         "--quick", action="store_true", help="small, and in a folder that is deleted unless --out is given"
@@ -130,7 +131,7 @@ def collect(
                 continue
             try:
                 if recorded or not _too_many(model, data()[0]):
-                    yield _part(folder, name, task, model, size, effort, data)
+                    yield _part(folder, name, task, model, size, effort, data, wanted.has(name, model.name))
             except CheckpointMismatchError as error:
                 leave_out(f"left out: {error}")
             except InputError as error:
@@ -142,7 +143,14 @@ def _too_many(model: Model, fold: Fold) -> bool:
 
 
 def _part(
-    folder: Folder, name: str, task: Task, model: Model, size: Size, effort: Effort, data: Callable[[], list[Fold]]
+    folder: Folder,
+    name: str,
+    task: Task,
+    model: Model,
+    size: Size,
+    effort: Effort,
+    data: Callable[[], list[Fold]],
+    wanted: bool,
 ) -> Part:
     # The device that computes is the one that is recorded.
     where = effort if model.on_gpu else replace(effort, device=CPU)
@@ -166,7 +174,18 @@ def _part(
         }
         return values, {}
 
-    part = replace(folder, device=where.device).part(name, settings, compute)
+    def extend(part: Part) -> Content | None:
+        """With the folds and seeds that it lacks, if they can be computed as the others were."""
+        records = part.values["folds"]
+        same = (part.values["device"], part.values["packages"]) == (where.device.type, model.packages())
+        if not wanted or not model.installed or not same or len(records) >= size.fits(task):
+            return None
+        there = {(record["fold"], record["seed"]) for record in records}
+        rest = [replace(f, seeds=tuple(seed for seed in f.seeds if (f.index, seed) not in there)) for f in data()]
+        new = [record for fold in rest if fold.seeds for record in score(model, fold, where)]
+        return {**part.values, "folds": [*records, *new]}, part.arrays
+
+    part = replace(folder, device=where.device).part(name, settings, compute, extend)
     assert part is not None  # without `only` a folder always gives one
     return part
 

@@ -3,6 +3,7 @@
     python benchmarks/recipe.py --data-dir FOLDER --device cuda      # everything that is missing -> results/recipe
     python benchmarks/recipe.py --only base,minmax --datasets pol    # some of it; such calls may run side by side
     python benchmarks/recipe.py --small                              # on small tables -> results/recipe/small
+    python benchmarks/recipe.py --maps                               # on tables of two columns -> results/recipe/maps
     python benchmarks/recipe.py --quick                              # does it run? nothing is kept
 
 The rows are those of the duplicate-safe split without its test rows: the training rows are split once more, into rows
@@ -38,7 +39,7 @@ from deepbasis.experiments.fitting import fit
 from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, provenance, summary, tidy_csv
 from deepbasis.gp import metrics
 from deepbasis.gp.calibration import calibrate
-from deepbasis.gp.embedding import Periodic, PiecewiseLinear, quantile_edges
+from deepbasis.gp.embedding import Fourier, Periodic, PiecewiseLinear, quantile_edges
 from deepbasis.gp.methods import build
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, Predictive, mixture
@@ -47,6 +48,8 @@ from deepbasis.tables.preprocessing import Preprocessor
 
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
 OOKLA = ("fixed-new-mexico",)
+MAPS = tuple(f"{name}{target}" for name in ookla.PREPARED for target in ("", "-upload"))
+"""Download speeds where nothing else is said."""
 METRICS = ("nll", "crps", "mae", "coverage_95")
 
 
@@ -63,7 +66,7 @@ class Trial:
     scaling: str = "standard"
     """Or "robust", "minmax", "quantile", and "product", which is what the default does now."""
     embedding: str = "none"
-    """Or "periodic:SCALE", "piecewise:BINS", "x+piecewise:BINS"."""
+    """Or "periodic:SCALE", "piecewise:BINS", "x+piecewise:BINS", "fourier:FREQUENCIES:LOWEST:HIGHEST"."""
     learning_rate: float = 3e-3
     noise_learning_rate: float = 2e-2
     posterior_learning_rate: float | None = None
@@ -155,6 +158,25 @@ TRIALS: dict[str, Trial] = {
 }
 
 
+MAP = replace(CHOSEN, steps=12_000, epochs=None)
+MAP_TRIALS: dict[str, Trial] = {
+    "base": MAP,
+    "x+piecewise-16": replace(MAP, embedding="x+piecewise:16"),
+    "x+piecewise-64": replace(MAP, embedding="x+piecewise:64"),
+    "x+piecewise-256": replace(MAP, embedding="x+piecewise:256"),
+    "periodic-0.5": replace(MAP, embedding="periodic:0.5"),
+    "periodic-2": replace(MAP, embedding="periodic:2"),
+    "fourier-64-2": replace(MAP, embedding="fourier:64:0.1:2"),
+    "fourier-64-10": replace(MAP, embedding="fourier:64:0.1:10"),
+    "fourier-256-10": replace(MAP, embedding="fourier:256:0.1:10"),
+    "fourier-256-30": replace(MAP, embedding="fourier:256:0.1:30"),
+    "fourier-1024-30": replace(MAP, embedding="fourier:1024:0.1:30"),
+    "rbf": replace(MAP, method="dbk-rbf"),
+    "width-128": replace(MAP, width=128),
+    "steps-20000": replace(MAP, steps=20_000),
+}
+
+
 SMALL = replace(BASE, beta=1.0, average=0.99, batch_size=128, steps=1_000)
 SMALL_TRIALS: dict[str, Trial] = {
     "base": SMALL,
@@ -181,17 +203,22 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("results/recipe"))
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--datasets", default=",".join((*UCI, *OOKLA)))
+    parser.add_argument("--datasets", default=None)
     parser.add_argument("--only", default=None, help="trials, separated by commas; none computes nothing but the table")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=None, help="at most so many of a set, drawn at random")
     parser.add_argument("--small", action="store_true", help="folds of small tables, with trials of their own")
+    parser.add_argument("--maps", action="store_true", help="speeds at places, with trials of their own")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
+    trials, datasets = TRIALS, (*UCI, *OOKLA)
     if arguments.small:
-        arguments.datasets, arguments.seeds, arguments.out = ",".join(SMALL_SETS), 4, arguments.out / "small"
+        trials, datasets, arguments.seeds, arguments.out = SMALL_TRIALS, SMALL_SETS, 4, arguments.out / "small"
+    if arguments.maps:
+        trials, datasets, arguments.out = MAP_TRIALS, MAPS, arguments.out / "maps"
+    arguments.datasets = arguments.datasets or ",".join(datasets)
     if not arguments.quick:
-        compare(SMALL_TRIALS if arguments.small else TRIALS, arguments)
+        compare(trials, arguments)
         return
     arguments.datasets, arguments.seeds, arguments.rows = "pol", 2, 600
     with TemporaryDirectory() as folder:
@@ -244,13 +271,15 @@ def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
     if name in UCI:
         X, y = uci.load(name, data_dir)
     else:
-        tiles = ookla.load(name, data_dir)
-        X, y = tiles.X, tiles.download
+        tiles = ookla.load(name.removesuffix("-upload"), data_dir)
+        X, y = tiles.X, tiles.upload if name.endswith("-upload") else tiles.download
     if rows is not None and rows < len(y):
         some = np.random.default_rng(0).permutation(len(y))[:rows]
         X, y = X[some], y[some]
-    split = splits.duplicate_safe(splits.random_split(len(y)), X)
-    kind = splits._first_of_its_kind(X)[split.train]
+    split, kind = splits.random_split(len(y)), np.arange(len(y))
+    if name not in MAPS:  # a place that was measured before is no copy: its speed is to be predicted
+        split, kind = splits.duplicate_safe(split, X), splits._first_of_its_kind(X)
+    kind = kind[split.train]
     group = np.random.default_rng(1).permutation(len(y))[kind]  # copies have the same number
     to_fit = group >= len(y) // 8
     parts = {"fit": split.train[to_fit], "select": split.train[~to_fit], "score": split.validation}
@@ -309,7 +338,10 @@ def run(
         noise = _ridge_noise(data["fit"]) if trial.noise is None else trial.noise
 
         def embedding() -> nn.Module:
-            kind, _, value = trial.embedding.partition(":")
+            kind, value, *rest = trial.embedding.split(":")
+            if kind == "fourier":
+                lowest, highest = map(float, rest)
+                return Fourier(x.shape[1], int(value), lowest=lowest, highest=highest)
             if kind == "periodic":
                 return Periodic(x.shape[1], scale=float(value))
             piecewise = PiecewiseLinear(quantile_edges(x, int(value)))

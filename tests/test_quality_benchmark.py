@@ -169,6 +169,30 @@ def test_a_part_is_computed_once_and_only_if_it_is_wanted(folder):
     assert calls == [0, 1]
 
 
+@pytest.mark.parametrize("split", [PAPER, SAFE])
+def test_a_part_with_fewer_seeds_is_added_to(split, folder, monkeypatch):
+    rng = np.random.default_rng(0)
+    table = uci.Table(rng.standard_normal((60, 2)), rng.standard_normal(60))
+    monkeypatch.setattr(uci, "load", lambda name, folder=None: table)
+    calls = []
+
+    def fit(fold, seeds, effort):
+        calls.append((fold.index, *seeds))
+        return constant(fold, seeds, effort)
+
+    def run(seeds, *wanted):
+        size = replace(SMALL, tasks=(Task(split, "pol"),), seeds=seeds)
+        (part,) = collect(folder, [Model("a", "", fit)], wanted=quality.Wanted(wanted), size=size)
+        return part.values["folds"]
+
+    first = run(1, "a")
+    assert run(3) == first  # not wanted
+    assert run(3, "a")[:1] == first
+    assert run(2, "a") == run(3, "a")
+    assert calls == ([(0, 0), (0, 1), (0, 2)] if split == PAPER else [(0, 0), (1, 1), (2, 2)])
+    assert [record["seed"] for record in run(3)] == [0, 1, 2]
+
+
 def test_a_part_of_other_options_is_left_out_with_a_line(folder):
     collect(folder, [Model("a", "", constant, {"depth": 8, "grid": (0.0, 0.1)})])
     assert len(collect(folder, [Model("a", "", constant, {"depth": 8, "grid": (0.0, 0.1)})])) == 1

@@ -53,18 +53,30 @@ class Folder:
     progress: Progress | None = None
     tell: Callable[[str], None] = print
 
-    def part(self, name: str, settings: Mapping[str, Any], compute: Callable[[], Content]) -> Part | None:
-        """The part of this name: from its file if there is one, made with the same settings; else computed now."""
+    def part(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        compute: Callable[[], Content],
+        extend: Callable[[Part], Content | None] | None = None,
+    ) -> Part | None:
+        """The part of this name: from its file if there is one, made with the same settings; else computed now.
+
+        `extend` may make more of a part that is there: its new content, or None if nothing is to be added.
+        """
         file = self.path / "parts" / f"{name}.safetensors"
-        if file.exists():
-            return _load(file, name, settings)
-        if self.only and not name.startswith(tuple(self.only)):
+        before = _load(file, name, settings) if file.exists() else None
+        if before is None and self.only and not name.startswith(tuple(self.only)):
             return None
         file.parent.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
-        values, arrays = compute()
+        content = compute() if before is None else None if extend is None else extend(before)
+        if content is None:
+            return before
+        values, arrays = content
         arrays = {name: array.detach().cpu() for name, array in arrays.items()}
-        made = {**describe(self.device), "seconds": round(time.monotonic() - start, 2)}
+        seconds = time.monotonic() - start + (0.0 if before is None else before.made["seconds"])
+        made = {**describe(self.device), "seconds": round(seconds, 2)}
         storage.save(file, KIND, arrays, {"settings": dict(settings), "values": values, "made": made})
         self.checkpoint(name).unlink(missing_ok=True)
         self.tell(f"{name}: {made['seconds']:.1f} s")

@@ -34,6 +34,30 @@ class Periodic(nn.Module):
         return torch.cat([x, angle.sin(), angle.cos()], 1)
 
 
+class Fourier(nn.Module):
+    """[x, sin(2 pi B x), cos(2 pi B x)]: waves across all columns together, for coordinates (Tancik et al., 2020,
+    "Fourier features let networks learn high frequency functions in low dimensional domains").
+
+    The frequencies B are trained. They start in random directions; their lengths are spread evenly on a logarithmic
+    scale between `lowest` and `highest`, in periods a unit of x: no scale has to be known beforehand.
+    """
+
+    def __init__(self, d: int, frequencies: int = 128, *, lowest: float = 0.1, highest: float = 10.0) -> None:
+        super().__init__()
+        self.columns = check_positive_int("d", d)
+        check_positive_int("frequencies", frequencies)
+        check_number("lowest", lowest, above=0.0)
+        check_number("highest", highest, at_least=lowest)
+        self.width = d + 2 * frequencies
+        length = torch.logspace(math.log10(lowest), math.log10(highest), frequencies)
+        self.B = nn.Parameter(length * nn.functional.normalize(torch.randn(d, frequencies), dim=0))
+
+    def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
+        # Not a matrix product: in tf32 it would lose the phase.
+        angle = 2.0 * math.pi * (x[:, :, None] * self.B).sum(1)
+        return torch.cat([x, angle.sin(), angle.cos()], 1)
+
+
 class PiecewiseLinear(nn.Module):
     """clamp((x_j - e_t) / (e_{t+1} - e_t), 0, 1) for each bin t of column j, whose edges e are given and not trained.
 
