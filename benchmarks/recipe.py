@@ -48,7 +48,9 @@ from deepbasis.tables.preprocessing import Preprocessor
 
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
 OOKLA = ("fixed-new-mexico",)
-MAPS = tuple(f"{name}{target}" for name in ookla.PREPARED for target in ("", "-upload"))
+SMOOTH = ("smooth2d", "smooth3d")
+"""Where there is nothing to gain from high frequencies."""
+MAPS = (*(f"{name}{target}" for name in ookla.PREPARED for target in ("", "-upload")), *SMOOTH)
 """Download speeds where nothing else is said."""
 METRICS = ("nll", "crps", "mae", "coverage_95")
 
@@ -66,7 +68,7 @@ class Trial:
     scaling: str = "standard"
     """Or "robust", "minmax", "quantile", and "product", which is what the default does now."""
     embedding: str = "none"
-    """Or "periodic:SCALE", "piecewise:BINS", "x+piecewise:BINS", "fourier:FREQUENCIES:LOWEST:HIGHEST"."""
+    """Or "periodic:SCALE", "piecewise:BINS", "x+piecewise:BINS", "fourier:FREQUENCIES:LOWEST:HIGHEST:FALLOFF"."""
     learning_rate: float = 3e-3
     noise_learning_rate: float = 2e-2
     posterior_learning_rate: float | None = None
@@ -166,11 +168,16 @@ MAP_TRIALS: dict[str, Trial] = {
     "x+piecewise-256": replace(MAP, embedding="x+piecewise:256"),
     "periodic-0.5": replace(MAP, embedding="periodic:0.5"),
     "periodic-2": replace(MAP, embedding="periodic:2"),
-    "fourier-64-2": replace(MAP, embedding="fourier:64:0.1:2"),
-    "fourier-64-10": replace(MAP, embedding="fourier:64:0.1:10"),
-    "fourier-256-10": replace(MAP, embedding="fourier:256:0.1:10"),
-    "fourier-256-30": replace(MAP, embedding="fourier:256:0.1:30"),
-    "fourier-1024-30": replace(MAP, embedding="fourier:1024:0.1:30"),
+    "fourier-64-2": replace(MAP, embedding="fourier:64:0.1:2:0"),
+    "fourier-64-10": replace(MAP, embedding="fourier:64:0.1:10:0"),
+    "fourier-256-10": replace(MAP, embedding="fourier:256:0.1:10:0"),
+    "fourier-256-30": replace(MAP, embedding="fourier:256:0.1:30:0"),
+    "fourier-1024-30": replace(MAP, embedding="fourier:1024:0.1:30:0"),
+    "fourier-128-30": replace(MAP, embedding="fourier:128:0.1:30:0"),
+    "fourier-64-30-falling": replace(MAP, embedding="fourier:64:0.1:30:1"),
+    "fourier-128-30-halfway": replace(MAP, embedding="fourier:128:0.1:30:0.5"),
+    "fourier-128-30-falling": replace(MAP, embedding="fourier:128:0.1:30:1"),
+    "fourier-256-30-falling": replace(MAP, embedding="fourier:256:0.1:30:1"),
     "rbf": replace(MAP, method="dbk-rbf"),
     "width-128": replace(MAP, width=128),
     "steps-20000": replace(MAP, steps=20_000),
@@ -270,6 +277,8 @@ def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
         return _small(*name.split("@"))
     if name in UCI:
         X, y = uci.load(name, data_dir)
+    elif name in SMOOTH:
+        X, y = _smooth(int(name[-2]))
     else:
         tiles = ookla.load(name.removesuffix("-upload"), data_dir)
         X, y = tiles.X, tiles.upload if name.endswith("-upload") else tiles.download
@@ -285,6 +294,14 @@ def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
     parts = {"fit": split.train[to_fit], "select": split.train[~to_fit], "score": split.validation}
     mean, std = y[parts["fit"]].mean(), y[parts["fit"]].std()
     return Data({side: X[r] for side, r in parts.items()}, {side: (y[r] - mean) / std for side, r in parts.items()})
+
+
+def _smooth(columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """A hill, with noise of about half of its spread."""
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-1.0, 1.0, (5_000, columns))
+    y = np.sin(3.0 * X[:, 0] * X[:, -1]) + X[:, 1] ** 2
+    return X, y + 0.3 * generator.standard_normal(len(y))
 
 
 def _small(name: str, fold: str) -> Data:
@@ -340,8 +357,8 @@ def run(
         def embedding() -> nn.Module:
             kind, value, *rest = trial.embedding.split(":")
             if kind == "fourier":
-                lowest, highest = map(float, rest)
-                return Fourier(x.shape[1], int(value), lowest=lowest, highest=highest)
+                lowest, highest, falloff = map(float, rest)
+                return Fourier(x.shape[1], int(value), lowest=lowest, highest=highest, falloff=falloff)
             if kind == "periodic":
                 return Periodic(x.shape[1], scale=float(value))
             piecewise = PiecewiseLinear(quantile_edges(x, int(value)))

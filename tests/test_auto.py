@@ -34,6 +34,7 @@ SHALLOW = {
     "objective": "mml",
     "members": 1,
     "learning_rate": 0.05,
+    "embedding": "none",
     "epochs": "auto",
     "patience": "auto",
     "compile": False,

@@ -111,7 +111,7 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
     )
     np.testing.assert_array_equal(model.noise_, other.noise_)
     assert model.get_params() == other.get_params()
-    assert model.method_ == other.method_
+    assert (model.method_, model.embedding_) == (other.method_, other.embedding_)
     assert (model.alpha_, model.beta_, model.validation_) == (other.alpha_, other.beta_, other.validation_)
     assert model.calibration_ == other.calibration_
     assert fingerprint(model) == fingerprint(other)
@@ -339,7 +339,7 @@ def test_the_model_of_release_0_1_predicts_the_same() -> None:
     np.testing.assert_allclose(mean, expected["mean"], rtol=1e-6)
     np.testing.assert_allclose(std, expected["std"], rtol=1e-6)
     np.testing.assert_allclose(model.predict_quantiles(table, [0.05, 0.95]), expected["quantiles"], rtol=1e-6)
-    later = {"calibrate": "auto", "inner": 8}  # arguments that release 0.1 had not
+    later = {"calibrate": "auto", "inner": 8, "embedding": "none"}  # arguments that release 0.1 had not
     assert model.get_params() == json.loads(str(expected["parameters"])) | later
     assert model.calibration_ is None
     assert model.method_ == "dbk-silu"

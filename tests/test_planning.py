@@ -1,5 +1,7 @@
 """What a streamed training is cut into: so many steps as were asked for, with a validation after each piece."""
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from deepbasis import DeepBasisRegressor, planning
 from deepbasis.planning import make_plan
 from deepbasis.recipes import RECIPES, batch_size_for, epochs_for, stream_epochs_for
+from deepbasis.tables.preprocessing import Preprocessor
 
 DEFAULT, PAPER = RECIPES["default"], RECIPES["paper"]
 
@@ -96,7 +99,44 @@ def test_batches_and_steps_grow_with_the_table(rows, batch_size, steps):
     ids=str,
 )
 def test_a_shallow_kernel_trained_exactly_is_not_stopped_early(changes, selection):
-    assert make_plan(DeepBasisRegressor(device="cpu", **changes), 500).settings.selection == selection
+    settings = make_plan(DeepBasisRegressor(device="cpu", **changes), 500).settings
+    assert settings.selection == selection
+    assert settings.kernel_learning_rate == (0.5 if selection == "last" else None)
+
+
+# ---- before the network ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "changes", "embedding"),
+    [
+        (["numbers"] * 2, 2_001, {}, "fourier"),
+        (["numbers"] * 3, 2_001, {}, "fourier"),
+        (["numbers", "numbers", "constant"], 2_001, {}, "fourier"),
+        (["numbers"] * 3, 2_001, {"method": "sv-dkl"}, "fourier"),
+        (["numbers"] * 3, 2_000, {}, "none"),
+        (["numbers"], 10**6, {}, "none"),
+        (["numbers"] * 4, 10**6, {}, "none"),
+        (["numbers", "words"], 10**6, {}, "none"),
+        (["words"], 10**6, {}, "none"),
+        (["numbers", "holes"], 10**6, {}, "fourier"),
+        (["numbers", "numbers", "holes"], 10**6, {}, "none"),
+        (["numbers"] * 2, 10**6, {"recipe": "paper"}, "none"),
+        (["numbers"] * 2, 10**6, {"method": "sv-rbf"}, "none"),
+        (["numbers"] * 2, 10**6, {"embedding": "none"}, "none"),
+        (["numbers"] * 4, 100, {"embedding": "periodic"}, "periodic"),
+    ],
+    ids=str,
+)
+def test_places_are_told_in_waves(columns, rows, changes, embedding):
+    kinds = {
+        "numbers": np.arange(6.0),
+        "constant": np.ones(6),
+        "words": np.array(list("abcabc"), dtype=object),
+        "holes": np.array([1.0, 2.0, 3.0, np.nan, 5.0, 6.0]),
+    }
+    table = Preprocessor.fit(pd.DataFrame({f"{name}{k}": kinds[name] for k, name in enumerate(columns)}))
+    assert planning.embedding_of(DeepBasisRegressor(device="cpu", **changes), table, rows) == embedding
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

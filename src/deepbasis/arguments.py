@@ -8,7 +8,7 @@ import torch
 from deepbasis.engine import devices
 from deepbasis.engine.settings import EXACT
 from deepbasis.errors import InputError, check_choice, check_number, check_positive_int
-from deepbasis.gp.methods import METHODS, OBJECTIVES
+from deepbasis.gp.methods import EMBEDDINGS, METHODS, OBJECTIVES
 from deepbasis.recipes import RECIPES
 
 
@@ -23,6 +23,7 @@ def check_arguments(given: Any) -> None:
                 "method 'dnn' has no distribution over its weights: objective must be 'mse' or None, got "
                 f"{given.objective!r}"
             )
+    check_choice("embedding", given.embedding, {"auto", *EMBEDDINGS})
     for name in ("rank", "width", "blocks", "members"):
         check_positive_int(name, getattr(given, name))
     for name in ("inner", "epochs", "batch_size", "patience"):

@@ -36,7 +36,7 @@ from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.predictive import Gaussian
 from deepbasis.persistence import KIND as KIND
-from deepbasis.planning import Plan, candidates, make_plan
+from deepbasis.planning import Plan, candidates, embedding_of, make_plan
 from deepbasis.predictions import Predictions
 from deepbasis.recipes import RECIPES, method_of
 from deepbasis.starting import MOST_ROWS, starting_noise
@@ -77,6 +77,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         method ("sv-rbf", "sv-dkl", "pp-dkl"), by its bound.
     rank, width, blocks : basis functions; width and residual blocks of the network.
     inner : width inside a block, or "auto": the recipe's multiple of `width`.
+    embedding : what comes before the network: "none"; "fourier", waves across all columns together, for coordinates;
+        "periodic", waves of each column; or "auto": "fourier" for tables of two or three number columns and more than
+        2,000 rows.
     alpha, beta : weights of the trace and KL regularisers, or "auto": the recipe's; where it has several candidates
         they are all trained together, and the validation score chooses.
     members : models in the ensemble, which predicts as their equal mixture.
@@ -94,6 +97,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     Attributes
     ----------
     method_ : what "auto" has come to.
+    embedding_ : what comes before the network.
     rank_ : basis functions: `rank`, or fewer of a shallow kernel where there are fewer distinct rows.
     history_ : for each member a dict of "train_loss", "validation" and "noise" (standardised units), a number an epoch.
     validation_ : metrics of the ensemble on the validation rows, in the target's units. With calibration they are
@@ -115,6 +119,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         width: int = 64,
         blocks: int = 2,
         inner: int | str = "auto",
+        embedding: str = "auto",
         alpha: float | str = "auto",
         beta: float | str = "auto",
         members: int = 4,
@@ -138,6 +143,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self.width = width
         self.blocks = blocks
         self.inner = inner
+        self.embedding = embedding
         self.alpha = alpha
         self.beta = beta
         self.members = members
@@ -257,6 +263,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         """True if it was interrupted."""
         plan = make_plan(self, len(data), max_steps=how.max_steps)
         self.method_, self.rank_ = method_of(self.method), int(self.rank)
+        self.embedding_ = embedding_of(self, self.preprocessor_, len(data))
         if self._starts_at_rows():  # of equal inducing points rounding would decide the ways
             self.rank_ = min(self.rank_, len(torch.unique(_some(data), dim=0)))
         chosen, interrupted = self._train(data, validation, plan, self._members(plan, data, how), how)
@@ -271,6 +278,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self.preprocessor_, self.target_ = survey.preprocessor(), survey.statistics.target()
         self.n_features_in_, self.feature_names_in_ = len(roles.features), np.array(roles.features, dtype=object)
         self.rows_, self.method_, self.rank_ = source.rows, method_of(self.method), int(self.rank)
+        self.embedding_ = embedding_of(self, self.preprocessor_, survey.statistics.rows)
         plan = make_plan(self, survey.statistics.rows, streamed=True, max_steps=how.max_steps)
         encoder = survey.encoder(self.preprocessor_, self.target_, plan.settings.dtype)
         validation = survey.validation(encoder) if aside is None else streaming.all_rows(aside, encoder, limit)
@@ -304,6 +312,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             width=int(self.width),
             blocks=int(self.blocks),
             inner=RECIPES[self.recipe].inner_factor * int(self.width) if self.inner == "auto" else int(self.inner),
+            embedding=self.embedding_,
             noise=member.noise,
             seed=member.seed,
         )

@@ -16,7 +16,7 @@ from deepbasis.engine.checkpoint import HISTORY
 from deepbasis.engine.members import Member
 from deepbasis.errors import FileFormatError, check_choice, check_number, check_positive_int
 from deepbasis.gp.calibration import Calibration
-from deepbasis.gp.methods import METHODS
+from deepbasis.gp.methods import EMBEDDINGS, METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
 
@@ -54,6 +54,7 @@ def _contents(regressor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "version": __version__,
         "parameters": parameters,
         "method": regressor.method_,
+        "embedding": regressor.embedding_,
         "members": len(regressor.models_),
         "preprocessing": preprocessing,
         "target": regressor.target_.state(),
@@ -77,11 +78,15 @@ def load(make: Any, path: str | PathLike[str], device: torch.device) -> Any:
 
 def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], device: torch.device) -> Any:
     parameters = metadata["parameters"]
-    regressor = make(**{"inner": parameters["width"], **parameters})  # before there was `inner` it was the width
+    # Before there was `inner` it was the width, and before there was `embedding` there was none.
+    regressor = make(**{"inner": parameters["width"], "embedding": "none", **parameters})
     regressor._check_parameters()
     regressor.method_ = check_choice("method", metadata.get("method", parameters["method"]), METHODS)  # once without it
     if parameters["method"] not in ("auto", regressor.method_):
         raise ValueError(f"its method is {parameters['method']!r}, its members are of {regressor.method_!r}")
+    regressor.embedding_ = check_choice("embedding", metadata.get("embedding", "none"), EMBEDDINGS)
+    if regressor.embedding not in ("auto", regressor.embedding_):
+        raise ValueError(f"its embedding is {regressor.embedding!r}, its members have {regressor.embedding_!r}")
     regressor.rank_ = int(regressor.rank)
     if METHODS[regressor.method_].backbone == "identity":  # it may have fewer
         regressor.rank_ = min(regressor.rank_, len(tensors["member/0/posterior.m"]))

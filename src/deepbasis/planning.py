@@ -18,6 +18,7 @@ from deepbasis.recipes import (
     stream_epochs_for,
     weights_for,
 )
+from deepbasis.tables.preprocessing import Preprocessor
 
 _COMPILE_STEPS = 3_000  # from here on compiling pays on a GPU
 
@@ -62,6 +63,7 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         batch_size=int(batch_size),
         learning_rate=recipe.learning_rate if given.learning_rate == "auto" else float(given.learning_rate),
         noise_learning_rate=recipe.noise_learning_rate,
+        kernel_learning_rate=recipe.shallow_kernel_rate if shallow and objective == EXACT else None,
         weight_decay=given.weight_decay,
         schedule=recipe.schedule,
         average=None if objective == EXACT else recipe.average,
@@ -71,6 +73,19 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         compile=on_gpu and steps >= _COMPILE_STEPS if given.compile == "auto" else bool(given.compile),
     )
     return Plan(settings, weights_for(recipe, objective, given.alpha, given.beta), device, epoch_rows)
+
+
+def embedding_of(given: Any, preprocessor: Preprocessor, rows: int) -> str:
+    """What a `DeepBasisRegressor` has before its network.
+
+    A network learns a function of coordinates from its lowest frequencies upwards, and a map has high ones.
+    """
+    if given.embedding != "auto":
+        return str(given.embedding)
+    recipe = RECIPES[given.recipe]
+    numbers = all(encoding.kind == "numeric" for encoding in preprocessor.encodings)
+    places = numbers and 2 <= preprocessor.width <= recipe.coordinates and rows > recipe.shallow_rows
+    return "fourier" if places and METHODS[method_of(given.method)].backbone == "resnet" else "none"
 
 
 def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
@@ -90,6 +105,7 @@ def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
         "learning_rate": recipe.shallow_learning_rate,
         "epochs": "auto",  # each is one step
         "patience": "auto",
+        "embedding": "none",
         "compile": False,
         # The marginal likelihood of all rows to train on has calibrated it: a tenth as many rows would do it worse.
         "calibrate": False if given.calibrate == "auto" else given.calibrate,

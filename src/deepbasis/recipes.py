@@ -27,6 +27,8 @@ class Recipe:
     """What the best epoch has least of on the validation rows: "nll" or "crps"."""
     inner_factor: int
     """Width inside the network's blocks, as a multiple of the width between them."""
+    coordinates: int
+    """Tables of two or more number columns, but at most so many, are taken for places: waves before the network."""
     batch_sizes: Sequence[int]
     """The smallest of them that cuts the rows into at most `BATCHES`; else the largest."""
     full_batch_rows: int
@@ -58,6 +60,8 @@ class Recipe:
     shallow_rows: int
     """Up to here method="auto" also tries a shallow kernel."""
     shallow_learning_rate: float
+    shallow_kernel_rate: float | None
+    """For the logarithms of its lengthscales, which must travel far where a column says nothing, or all is linear."""
 
 
 RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
@@ -69,6 +73,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             average=0.995,
             selection="crps",
             inner_factor=4,
+            coordinates=3,
             batch_sizes=(128, 256, 512),
             full_batch_rows=256,
             full_batch_steps=400,
@@ -87,6 +92,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             start_from_data=True,
             shallow_rows=2_000,
             shallow_learning_rate=5e-2,
+            shallow_kernel_rate=0.5,
         ),
         "paper": Recipe(
             learning_rate=1e-3,
@@ -95,6 +101,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             average=None,
             selection="nll",
             inner_factor=1,
+            coordinates=0,
             batch_sizes=(1024,),
             full_batch_rows=1_024,
             full_batch_steps=400,
@@ -113,6 +120,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             start_from_data=False,
             shallow_rows=0,
             shallow_learning_rate=5e-2,
+            shallow_kernel_rate=None,
         ),
     }
 )

@@ -11,13 +11,14 @@ from deepbasis.engine.optimiser import AdamW, Schedule, clip_per_member, factor
 SHAPES = {
     "backbone.project.weight": (5, 3),
     "backbone.norm.bias": (5,),
-    "expansion.scale": (4,),
+    "expansion.Z": (4,),
+    "expansion.log_lengthscale": (4,),
     "posterior.m": (4,),
     "posterior.lower": (4, 4),
     "noise.raw": (),
     "mean": (),
 }
-RATE, POSTERIOR_RATE, NOISE_RATE, DECAY = 1e-3, 3e-2, 7e-2, 0.3
+RATE, POSTERIOR_RATE, NOISE_RATE, KERNEL_RATE, DECAY = 1e-3, 3e-2, 7e-2, 5e-2, 0.3
 
 
 def leaves(members: int = 1, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
@@ -35,7 +36,8 @@ def by_hand(tensors: dict[str, Tensor]) -> torch.optim.AdamW:
 
     groups = [
         {"params": named("backbone."), "weight_decay": DECAY},
-        {"params": [*named("expansion."), tensors["mean"]]},
+        {"params": [*named("expansion.Z"), tensors["mean"]]},
+        {"params": named("expansion.log_lengthscale"), "lr": KERNEL_RATE},
         {"params": named("posterior."), "lr": POSTERIOR_RATE},
         {"params": named("noise."), "lr": NOISE_RATE},
     ]
@@ -48,6 +50,7 @@ def engine(tensors: dict[str, Tensor]) -> AdamW:
         learning_rate=RATE,
         posterior_learning_rate=POSTERIOR_RATE,
         noise_learning_rate=NOISE_RATE,
+        kernel_learning_rate=KERNEL_RATE,
         weight_decay=DECAY,
     )
 

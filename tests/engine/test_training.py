@@ -82,7 +82,11 @@ def groups(model: DeepBasisGP, settings: Settings) -> list[dict[str, object]]:
     rate = settings.learning_rate
     return [
         {"params": list(model.backbone.parameters()), "weight_decay": settings.weight_decay},
-        {"params": [*model.expansion.parameters(), model.mean]},
+        {"params": [p for name, p in model.expansion.named_parameters() if not name.startswith("log_")] + [model.mean]},
+        {
+            "params": [p for name, p in model.expansion.named_parameters() if name.startswith("log_")],
+            "lr": settings.kernel_learning_rate or rate,
+        },
         {"params": list(model.posterior.parameters()), "lr": settings.posterior_learning_rate or rate},
         {"params": list(model.noise.parameters()), "lr": settings.noise_learning_rate or rate},
     ]
@@ -181,6 +185,7 @@ def assert_is(
     [
         *((method, {}) for method in METHODS),
         ("dbk-silu", {"posterior_learning_rate": 0.03, "noise_learning_rate": 0.002, "weight_decay": 0.5}),
+        ("dbk-rbf", {"kernel_learning_rate": 0.1}),
         ("dbk-rbf", {"clip": 0.3}),
         ("dbk-silu", {"batch_size": 50}),
         ("dbk-silu", {"batch_size": 64}),

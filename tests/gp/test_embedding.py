@@ -15,7 +15,7 @@ from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, InputError
 from deepbasis.gp.backbone import ResNet
-from deepbasis.gp.embedding import Periodic, PiecewiseLinear, quantile_edges
+from deepbasis.gp.embedding import Fourier, Periodic, PiecewiseLinear, quantile_edges
 from deepbasis.gp.expansion import SiLU
 from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.posterior import WeightPosterior
@@ -25,6 +25,7 @@ EDGES = torch.tensor([[0.0, 1.0, 3.0], [-1.0, -1.0, 2.0], [0.5, 2.5, 2.5]], dtyp
 
 MAKE: dict[str, Callable[[], nn.Module]] = {
     "periodic": lambda: Periodic(D, 4, scale=0.5),
+    "fourier": lambda: Fourier(D, 5, lowest=0.2, highest=2.0, falloff=0.5),
     "piecewise-linear": lambda: PiecewiseLinear(EDGES),
 }
 every = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
@@ -74,6 +75,51 @@ def test_periodic_gradients():
 def test_periodic_refuses(options):
     with pytest.raises(InputError):
         Periodic(**{"d": 2, **options})
+
+
+# --- fourier ---
+
+
+def test_fourier_by_hand(dtype):
+    embedding = Fourier(2, 3, lowest=0.5, highest=2.0, falloff=0.5).to(dtype)
+    x = torch.tensor([[0.25, -1.5], [3.0, 0.0]], dtype=dtype)
+    B = embedding.B.tolist()
+    sizes = [1.0, 0.5**0.5, 0.5]  # of lengths 0.5, 1 and 2
+    for row, encoded in zip(x.tolist(), embedding(x).tolist(), strict=True):
+        angles = [2 * math.pi * sum(B[j][k] * row[j] for j in range(2)) for k in range(3)]
+        waves = [size * wave(angle) for wave in (math.sin, math.cos) for size, angle in zip(sizes, angles, strict=True)]
+        assert encoded == pytest.approx([*row, *waves], abs=1e-5 if dtype == torch.float32 else 1e-7)
+    assert embedding.width == len(encoded) == 8
+
+
+def test_frequencies_start_in_all_directions_with_lengths_evenly_spread_on_a_logarithmic_scale():
+    B = Fourier(3, 20_000, lowest=0.1, highest=30.0).B.detach().double()
+    length = B.norm(dim=0)
+    steps = length.log().diff()
+    assert torch.allclose(length[[0, -1]], torch.tensor([0.1, 30.0], dtype=torch.float64))
+    assert torch.allclose(steps, steps.mean().expand_as(steps), atol=1e-5)
+    direction = B / length
+    assert direction.mean(1).abs().max() < 4 / (3 * 20_000) ** 0.5
+    assert torch.allclose(direction @ direction.T / 20_000, torch.eye(3, dtype=torch.float64) / 3, atol=0.01)
+
+
+def test_fourier_gradients():
+    embedding = Fourier(D, 4, lowest=0.2, highest=1.0, falloff=1.0).double()
+
+    def encode(x: Tensor, B: Tensor) -> Tensor:
+        return functional_call(embedding, {"B": B}, (x,))
+
+    assert torch.autograd.gradcheck(encode, (inputs(4).requires_grad_(), embedding.B))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"d": 0}, {"frequencies": 0}, {"lowest": 0.0}, {"lowest": 2.0, "highest": 1.0}, {"falloff": -1.0}],
+    ids=str,
+)
+def test_fourier_refuses(options):
+    with pytest.raises(InputError):
+        Fourier(**{"d": D, **options})
 
 
 # --- piecewise-linear ---
@@ -238,11 +284,12 @@ def test_inner_is_the_width_inside_a_block():
 
 
 def test_a_named_embedding_and_one_that_is_made_depend_on_the_seed():
-    for embedding in ("periodic", lambda: Periodic(D, 5, scale=2.0)):
+    for embedding in ("periodic", "fourier", lambda: Periodic(D, 5, scale=2.0)):
         models = [build("dbk-silu", D, rank=R, width=H, seed=s, embedding=embedding) for s in (1, 1, 2)]
         states = [model.state_dict() for model in models]
         assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-        assert not torch.equal(states[0]["backbone.embedding.c"], states[2]["backbone.embedding.c"])
+        name = "backbone.embedding." + ("B" if embedding == "fourier" else "c")
+        assert not torch.equal(states[0][name], states[2][name])
 
 
 def test_a_ready_embedding_is_copied():
@@ -259,7 +306,7 @@ def test_a_ready_embedding_is_copied():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"embedding": "fourier"}, "embedding"),
+        ({"embedding": "waves"}, "embedding"),
         ({"embedding": PiecewiseLinear(EDGES[:2])}, "for 2 columns, the inputs have 3"),
         ({"embedding": nn.Linear(D, 4)}, "width"),
         ({"embedding": "periodic", "method": "sv-rbf"}, "sv-rbf"),

@@ -11,6 +11,7 @@ from deepbasis.commands.failures import notices
 from deepbasis.commands.fitting import Columns, Scale, fit_files, fit_table, is_large
 from deepbasis.commands.options import (
     AUTO,
+    EMBEDDINGS,
     METHODS,
     MODEL,
     OBJECTIVES,
@@ -67,6 +68,9 @@ def fit(
     width: Annotated[int, option("INTEGER", "Width of the network.", MODEL)] = 64,
     blocks: Annotated[int, option("INTEGER", "Residual blocks of the network.", MODEL)] = 2,
     inner: Annotated[str, option("INTEGER|auto", "Width inside a block.", MODEL)] = AUTO,
+    embedding: Annotated[
+        str, choice(EMBEDDINGS, "Before the network; auto: fourier for two or three number columns.", MODEL)
+    ] = AUTO,
     alpha: Annotated[str, option("NUMBER|auto", "Weight of the trace regulariser; auto: the recipe's.", MODEL)] = AUTO,
     beta: Annotated[str, option("NUMBER|auto", "Weight of the KL regulariser; auto: the recipe's.", MODEL)] = AUTO,
     members: Annotated[int, option("INTEGER", "Models in the ensemble.", MODEL)] = 4,
@@ -135,6 +139,7 @@ def fit(
         "width": width,
         "blocks": blocks,
         "inner": number_or_auto("--inner", inner, int),
+        "embedding": embedding,
         "alpha": number_or_auto("--alpha", alpha, float),
         "beta": number_or_auto("--beta", beta, float),
         "members": members,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 AUTO = "auto"
+EMBEDDINGS = (AUTO, "none", "periodic", "fourier")
 METHODS = (AUTO, "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf", "dnn")
 """For the help and the shell's completion, which must not import torch; a test compares them with the real table."""
 OBJECTIVES = ("dppgp", "dppgp-detached", "ppgp", "elbo", "mse", "mml")

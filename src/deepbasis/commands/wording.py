@@ -17,7 +17,19 @@ _OPTIONS = {
     **{
         name: f"--{name.replace('_', '-')}"
         for name in (
-            *("method", "recipe", "objective", "rank", "width", "blocks", "inner", "alpha", "beta", "members"),
+            *(
+                "method",
+                "recipe",
+                "objective",
+                "rank",
+                "width",
+                "blocks",
+                "inner",
+                "embedding",
+                "alpha",
+                "beta",
+                "members",
+            ),
             *(
                 "epochs",
                 "batch_size",

@@ -13,10 +13,10 @@ from deepbasis.engine.compilation import compiled
 class AdamW:
     """AdamW (torch's own functional form) over stacked leaves, with its moments by name.
 
-    Parameters are told apart by the first part of their name, never by their shape, which stacking changes: weight
-    decay is for the backbone alone (Appendix B), without its embedding, whose parameters are frequencies; q(w) and the
-    noise may have learning rates of their own. Those that have the same rate and decay are stepped together. Rates are
-    tensors, so that a schedule can change them in a CUDA graph.
+    Parameters are told apart by how their names begin, never by their shape, which stacking changes: weight
+    decay is for the backbone alone (Appendix B), without its embedding, whose parameters are frequencies; q(w), the
+    noise and the logarithms of an RBF kernel may have learning rates of their own. Those that have the same rate and
+    decay are stepped together. Rates are tensors, so that a schedule can change them in a CUDA graph.
     """
 
     def __init__(
@@ -26,6 +26,7 @@ class AdamW:
         learning_rate: float,
         posterior_learning_rate: float | None = None,
         noise_learning_rate: float | None = None,
+        kernel_learning_rate: float | None = None,
         weight_decay: float = 0.0,
     ) -> None:
         self.leaves = dict(leaves)
@@ -34,12 +35,16 @@ class AdamW:
         device = next(iter(leaves.values())).device
         self._on_gpu = device.type == "cuda"
         self._count = {name: torch.zeros((), device=device) for name in leaves}  # torch wants one for each
-        rates = {"posterior": posterior_learning_rate or learning_rate, "noise": noise_learning_rate or learning_rate}
+        rates = {
+            "posterior.": posterior_learning_rate,
+            "noise.": noise_learning_rate,
+            "expansion.log_": kernel_learning_rate,
+        }
         groups: dict[tuple[float, float], list[str]] = {}
         for name in leaves:
-            part = name.partition(".")[0]
-            decays = part == "backbone" and not name.startswith("backbone.embedding.")
-            key = (rates.get(part, learning_rate), weight_decay if decays else 0.0)
+            own = next((rate for part, rate in rates.items() if name.startswith(part)), None)
+            decays = name.startswith("backbone.") and not name.startswith("backbone.embedding.")
+            key = (own or learning_rate, weight_decay if decays else 0.0)
             groups.setdefault(key, []).append(name)
         exact = torch.float32 if self._on_gpu else torch.float64  # a fused step on a GPU takes float32 alone
         self.groups = [

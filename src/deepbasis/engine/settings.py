@@ -29,6 +29,8 @@ class Settings:
     posterior_learning_rate: float | None = None
     """For q(w); None is `learning_rate`."""
     noise_learning_rate: float | None = None
+    kernel_learning_rate: float | None = None
+    """For the logarithms of an RBF kernel's lengthscales and variance."""
     weight_decay: float = 1e-2
     schedule: str = "constant"
     """Or "cosine", down to 0 at the last of `epochs`."""
@@ -60,7 +62,7 @@ class Settings:
         check_choice("precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch_size", "chunk_rows"):
             check_positive_int(name, getattr(self, name))
-        for name in ("learning_rate", "posterior_learning_rate", "noise_learning_rate", "clip"):
+        for name in ("learning_rate", "posterior_learning_rate", "noise_learning_rate", "kernel_learning_rate", "clip"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), above=0.0)
         check_number("weight_decay", self.weight_decay, at_least=0.0)

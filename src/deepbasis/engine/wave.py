@@ -75,6 +75,7 @@ class Wave:
             learning_rate=settings.learning_rate,
             posterior_learning_rate=settings.posterior_learning_rate,
             noise_learning_rate=settings.noise_learning_rate,
+            kernel_learning_rate=settings.kernel_learning_rate,
             weight_decay=settings.weight_decay,
         )
         self.average = None if settings.average is None else Average(trained, settings.average)

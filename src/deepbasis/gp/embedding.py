@@ -39,23 +39,30 @@ class Fourier(nn.Module):
     "Fourier features let networks learn high frequency functions in low dimensional domains").
 
     The frequencies B are trained. They start in random directions; their lengths are spread evenly on a logarithmic
-    scale between `lowest` and `highest`, in periods a unit of x: no scale has to be known beforehand.
+    scale between `lowest` and `highest`, in periods a unit of x: no scale has to be known beforehand. A wave starts
+    with the size (lowest / length)^falloff, so that a smooth function is not drowned in short waves.
     """
 
-    def __init__(self, d: int, frequencies: int = 128, *, lowest: float = 0.1, highest: float = 10.0) -> None:
+    amplitude: Tensor
+
+    def __init__(
+        self, d: int, frequencies: int = 64, *, lowest: float = 0.1, highest: float = 30.0, falloff: float = 1.0
+    ) -> None:
         super().__init__()
         self.columns = check_positive_int("d", d)
         check_positive_int("frequencies", frequencies)
         check_number("lowest", lowest, above=0.0)
         check_number("highest", highest, at_least=lowest)
+        check_number("falloff", falloff, at_least=0.0)
         self.width = d + 2 * frequencies
         length = torch.logspace(math.log10(lowest), math.log10(highest), frequencies)
+        self.register_buffer("amplitude", (lowest / length) ** falloff)
         self.B = nn.Parameter(length * nn.functional.normalize(torch.randn(d, frequencies), dim=0))
 
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
         # Not a matrix product: in tf32 it would lose the phase.
         angle = 2.0 * math.pi * (x[:, :, None] * self.B).sum(1)
-        return torch.cat([x, angle.sin(), angle.cos()], 1)
+        return torch.cat([x, self.amplitude * angle.sin(), self.amplitude * angle.cos()], 1)
 
 
 class PiecewiseLinear(nn.Module):

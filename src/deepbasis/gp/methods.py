@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from deepbasis.errors import InputError, check_choice, check_positive_int
 from deepbasis.gp import objectives
 from deepbasis.gp.backbone import Identity, ResNet
-from deepbasis.gp.embedding import Periodic
+from deepbasis.gp.embedding import Fourier, Periodic
 from deepbasis.gp.expansion import RBF, PassThrough, SiLU
 from deepbasis.gp.model import DeepBasisGP, Noise, Terms
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
@@ -52,7 +52,7 @@ METHODS: MappingProxyType[str, Method] = MappingProxyType(
     }
 )
 
-EMBEDDINGS = ("none", "periodic")
+EMBEDDINGS = ("none", "periodic", "fourier")
 """Those that need no data to be made."""
 
 
@@ -76,8 +76,8 @@ def build(
     float32; `.double()` gives the same start in float64.
 
     `inner` is the width inside a block, by default `width`. `embedding` comes before the backbone: None or "none";
-    "periodic"; a ready module, of which the model has a copy (`PiecewiseLinear(quantile_edges(x, 16))`); or a function
-    that makes one, with parameters from the seed (`lambda: Periodic(d, 16, scale=0.5)`).
+    "periodic" or "fourier"; a ready module, of which the model has a copy (`PiecewiseLinear(quantile_edges(x, 16))`);
+    or a function that makes one, with parameters from the seed (`lambda: Periodic(d, 16, scale=0.5)`).
     """
     row = METHODS[check_choice("method", method, METHODS)]
     rank = check_positive_int("rank", rank)
@@ -112,4 +112,4 @@ def _embedding(embedding: str | nn.Module | Callable[[], nn.Module] | None, d: i
     if callable(embedding):
         return embedding().float()
     check_choice("embedding", embedding, EMBEDDINGS)
-    return Periodic(d)
+    return Periodic(d) if embedding == "periodic" else Fourier(d)
