@@ -52,6 +52,17 @@ def test_a_gpu_trains_as_a_cpu_does(lab, settings, warnings_logged, method, obje
     assert warnings_logged() == []
 
 
+@pytest.mark.parametrize("embedding", ["periodic", "fourier"])
+def test_an_embedding_trains_as_on_a_cpu(lab, settings, embedding):
+    for gpu, cpu in both(lab, lab.build(embedding=embedding), lab.members(2), settings()):
+        assert lab.difference(gpu, cpu) < 1e-8
+
+
+def test_a_kernel_with_a_rate_of_its_own(lab, settings):
+    for gpu, cpu in both(lab, lab.build("dbk-rbf"), lab.members(2), settings("dbk-rbf", kernel_learning_rate=2.0**-4)):
+        assert lab.difference(gpu, cpu) < 1e-9
+
+
 def test_one_batch_of_all_rows(lab, settings):
     for gpu, cpu in both(lab, lab.build(), lab.members(2), settings(batch_size=64)):
         assert lab.difference(gpu, cpu) < 1e-9
