@@ -546,3 +546,28 @@ def test_a_checkpoint_is_found_again_where_sums_are_rounded_otherwise(
     monkeypatch.setattr(estimator, "starting_noise", lambda rows: starting_noise(rows) * (1.0 + 1e-14))
     again = small().fit_dataset(tmp_path / "t.parquet", "y", **arguments)
     np.testing.assert_allclose(again.predict(table), expected.predict(table), rtol=1e-6, atol=1e-8)
+
+
+# --- threads
+
+
+@pytest.mark.parametrize(("rows", "threads"), [(100, 1), (2_300, 3)])
+def test_a_small_table_takes_one_thread_and_gives_the_others_back(
+    monkeypatch: pytest.MonkeyPatch, rows: int, threads: int
+) -> None:
+    seen: list[int] = []
+    original = estimator.train
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(estimator, "train", noted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        small(epochs=1).fit(*easy(rows))
+        assert set(seen) == {threads}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

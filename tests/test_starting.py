@@ -92,7 +92,7 @@ def test_it_is_a_number_where_least_squares_has_no_one_solution(what: str) -> No
 
 @pytest.mark.parametrize(("n", "every"), [(100, 1), (101, 2), (1_000, 10)])
 def test_of_many_rows_it_looks_at_some(n: int, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "MOST_ROWS", 100)
+    monkeypatch.setattr(starting, "_MOST_ROWS", 100)
     X, y = table(n, 0.3)
     weight = 1.0 + np.arange(n) % 3
     assert starting_noise(rows(X, y)) == pytest.approx(left_by_ridge(X[::every], y[::every]) / 2, rel=1e-9)

@@ -23,14 +23,13 @@ from deepbasis.budget import fits_in_memory, parse_memory
 from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows, Stream
 from deepbasis.engine.distributed import ALONE, Team
-from deepbasis.engine.members import Build, Ensemble, Member
+from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.outcomes import Outcome
 from deepbasis.engine.progress import ProgressBar
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError, NumericalError, check_positive_int
 from deepbasis.gp import exact, metrics
 from deepbasis.gp.calibration import Calibration, calibrate
-from deepbasis.gp.expansion import RBF
 from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
@@ -38,8 +37,8 @@ from deepbasis.gp.predictive import Gaussian
 from deepbasis.persistence import KIND as KIND
 from deepbasis.planning import Plan, candidates, embedding_of, make_plan
 from deepbasis.predictions import Predictions
-from deepbasis.recipes import RECIPES, method_of
-from deepbasis.starting import MOST_ROWS, starting_noise
+from deepbasis.recipes import ONE_THREAD_ROWS, RECIPES, method_of
+from deepbasis.starting import at_rows, distinct_rows, starting_noise
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight
 from deepbasis.tables.resident import Table
 from deepbasis.tables.scanning import Roles
@@ -239,6 +238,19 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             validation = self._rows(outside, dtype)
         except InputError as error:
             raise error if X_val is None else InputError(f"X_val: {error}") from None
+        with devices.one_thread() if len(data) <= ONE_THREAD_ROWS else nullcontext():
+            was_shallow, interrupted = self._fit_best(data, validation, how)
+        if interrupted:
+            warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
+        mean = weighted_mean(data.y, data.weight)
+        variance = weighted_mean((data.y - mean).square(), data.weight)
+        self._look_at(validation, mean, variance)
+        if was_shallow and X_val is None and inside is not outside:
+            self._take_in(data, validation)
+        return self
+
+    def _fit_best(self, data: Rows, validation: Rows, how: _How) -> tuple[bool, bool]:
+        """Of what there is to choose from: whether that is the shallow kernel, and whether it was interrupted."""
         best, *others = (copy(self).set_params(**changes) for changes in candidates(self, len(data)))
         interrupted = best._fit_rows(data, validation, how)
         for shallow in () if interrupted else others:
@@ -249,23 +261,16 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
                     interrupted = True
                 if not interrupted and how.team.broadcast_object(_is_as_good(shallow, best, validation)):
                     best = shallow
-        if interrupted:
-            warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
         self.__dict__.update({name: value for name, value in vars(best).items() if name.endswith("_")})
-        mean = weighted_mean(data.y, data.weight)
-        variance = weighted_mean((data.y - mean).square(), data.weight)
-        self._look_at(validation, mean, variance)
-        if best in others and X_val is None and inside is not outside:
-            self._take_in(data, validation)
-        return self
+        return best in others, interrupted
 
     def _fit_rows(self, data: Rows, validation: Rows, how: _How) -> bool:
         """True if it was interrupted."""
         plan = make_plan(self, len(data), max_steps=how.max_steps)
         self.method_, self.rank_ = method_of(self.method), int(self.rank)
         self.embedding_ = embedding_of(self, self.preprocessor_, len(data))
-        if self._starts_at_rows():  # of equal inducing points rounding would decide the ways
-            self.rank_ = min(self.rank_, len(torch.unique(_some(data), dim=0)))
+        if self._starts_at_rows():
+            self.rank_ = min(self.rank_, distinct_rows(data))
         chosen, interrupted = self._train(data, validation, plan, self._members(plan, data, how), how)
         self._keep(chosen, validation, plan)
         return interrupted
@@ -320,20 +325,6 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     def _starts_at_rows(self) -> bool:
         return METHODS[self.method_].backbone == "identity" and RECIPES[self.recipe].start_from_data
 
-    def _starting_at(self, rows: Rows) -> Build:
-        """`_build`, with the inducing points of a shallow kernel at some of the rows."""
-        if not self._starts_at_rows():
-            return self._build
-        some = _some(rows)
-
-        def build(member: Member) -> DeepBasisGP:
-            model = self._build(member)
-            assert isinstance(model.expansion, RBF)
-            model.expansion.start_at(some, torch.Generator().manual_seed(member.seed))
-            return model
-
-        return build
-
     def _members(self, plan: Plan, rows: Rows, how: _How) -> list[Member]:
         """All seeds for each candidate (alpha, beta), the same for every worker."""
         noise = Member().noise
@@ -346,9 +337,10 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self, data: Rows | Stream, validation: Rows, plan: Plan, members: list[Member], how: _How
     ) -> tuple[list[Outcome], bool]:
         """Every member in one run: the ensemble of the pair (alpha, beta) with the best mean score; if interrupted."""
+        rows = data if isinstance(data, Rows) else validation
         with ProgressBar() if self.verbose and how.team.first else nullcontext() as bar:
             outcomes = train(
-                self._starting_at(data if isinstance(data, Rows) else validation),
+                at_rows(self._build, rows) if self._starts_at_rows() else self._build,
                 members,
                 data,
                 validation,
@@ -465,10 +457,6 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
-
-
-def _some(rows: Rows) -> Tensor:
-    return rows.x[:: -(-len(rows) // MOST_ROWS)]
 
 
 def _is_as_good(shallow: DeepBasisRegressor, deep: DeepBasisRegressor, validation: Rows) -> bool:

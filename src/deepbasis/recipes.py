@@ -9,6 +9,9 @@ from deepbasis.gp.methods import METHODS
 FLOAT64_ROWS = 256
 """Up to here dtype="auto" is float64."""
 
+ONE_THREAD_ROWS = 2_000
+"""Up to here a fit on a CPU takes one thread."""
+
 BATCHES = 16
 """An epoch of a small table has about so many."""
 

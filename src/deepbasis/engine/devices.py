@@ -1,5 +1,7 @@
 """Devices by the names that users give them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,3 +28,17 @@ def present(name: Any) -> torch.device:
             f"device {name!r} was asked for, but torch sees no CUDA device of that number here; use 'cpu' or 'auto'"
         )
     return device
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Batches of some hundred rows gain nothing from a second thread, and lose much on a busy machine.
+
+    And sums, rounded in the same order, are the same whatever the number of cores.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.datasets import step1d
+from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import INTERRUPTED
 from deepbasis.engine.members import Member
@@ -99,24 +99,13 @@ def run(size: Size = FULL, *, seed: int = 0, progress: Callable[[str], Progress]
         oracle=metrics.evaluate(step1d.oracle(test.x), test.y),
         constant=metrics.evaluate(flat, test.y),
     )
-    with _one_thread():
+    with devices.one_thread():
         for name, method, settings in _methods(size):
             start = time.perf_counter()
             model = _fit(method, settings, training, validation, seed, None if progress is None else progress(name))
             seconds = time.perf_counter() - start
             demo.fits.append(_judge(name, model, settings.corrected, seconds, demo.grid, test))
     return demo
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Batches of 200 gain nothing from a second thread, and lose much on a busy machine; and the sums stay the same."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _methods(size: Size) -> list[tuple[str, str, Settings]]:
