@@ -72,6 +72,8 @@ class Trial:
     learning_rate: float = 3e-3
     noise_learning_rate: float = 2e-2
     posterior_learning_rate: float | None = None
+    kernel_learning_rate: float | None = None
+    """For the logarithms of an RBF kernel."""
     noise: float | None = 1e-2
     """The initial noise variance; None is half of what a ridge regression leaves."""
     noise_parameterisation: str = "log"
@@ -185,6 +187,9 @@ MAP_TRIALS: dict[str, Trial] = {
 
 
 SMALL = replace(BASE, beta=1.0, average=0.99, batch_size=128, steps=1_000)
+SHALLOW = Trial(
+    method="sv-rbf", objective="mml", scaling="product", learning_rate=5e-2, noise=None, steps=400, alpha=0.1
+)
 SMALL_TRIALS: dict[str, Trial] = {
     "base": SMALL,
     "steps-500": replace(SMALL, steps=500),
@@ -194,9 +199,13 @@ SMALL_TRIALS: dict[str, Trial] = {
     "decay-1e-1": replace(SMALL, weight_decay=1e-1),
     "noise-start-1e-1": replace(SMALL, noise=1e-1),
     "chosen": replace(SMALL, scaling="product", alpha=0.1, noise=None, average=0.995),
-    "shallow": Trial(
-        method="sv-rbf", objective="mml", scaling="product", learning_rate=5e-2, noise=None, steps=400, alpha=0.1
-    ),
+    "shallow": SHALLOW,
+    "shallow-last": replace(SHALLOW, selection="last"),
+    "shallow-last-kernel-0.2": replace(SHALLOW, selection="last", kernel_learning_rate=0.2),
+    "shallow-last-kernel-0.5": replace(SHALLOW, selection="last", kernel_learning_rate=0.5),
+    "shallow-last-kernel-1": replace(SHALLOW, selection="last", kernel_learning_rate=1.0),
+    "shallow-last-all-0.5": replace(SHALLOW, selection="last", learning_rate=0.5),
+    "shallow-last-rank-256": replace(SHALLOW, selection="last", rank=256),
 }
 SMALL_SETS = tuple(
     f"{name}@{k}"
@@ -395,7 +404,8 @@ def run(
         values = {"seconds": done.seconds, "rows": len(x), "noise": noise, **_scores(select, score, data)}
         return values, {}
 
-    settings = {key: value for key, value in asdict(trial).items() if (key, value) != ("epochs", None)}
+    later = (("epochs", None), ("kernel_learning_rate", None))  # what trials did not have once
+    settings = {key: value for key, value in asdict(trial).items() if (key, value) not in later}
     return folder.part(f"{name}-{dataset}", {**settings, "dataset": dataset, "seeds": seeds, "of": rows}, compute)
 
 
@@ -411,7 +421,8 @@ class Beside(nn.Module):
 
 
 _SETTINGS = (
-    *("objective", "learning_rate", "noise_learning_rate", "posterior_learning_rate", "schedule", "warmup_steps"),
+    *("objective", "learning_rate", "noise_learning_rate", "posterior_learning_rate"),
+    *("kernel_learning_rate", "schedule", "warmup_steps"),
     *("average", "batch_size", "weight_decay", "bootstrap", "selection"),
 )
 
