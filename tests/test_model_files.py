@@ -144,6 +144,8 @@ def test_every_method_is_loaded_as_it_was_saved(path: Path, method: str, dtype: 
         {"blocks": 3},
         {"calibrate": False},
         {"method": "sv-rbf", "objective": "mml"},
+        {"embedding": "fourier"},
+        {"embedding": "periodic", "dtype": "float32"},
     ],
     ids=str,
 )
@@ -169,6 +171,35 @@ def test_what_auto_has_chosen_is_loaded(path: Path, monkeypatch: pytest.MonkeyPa
     assert path.with_name("again").read_bytes() == path.read_bytes()
     _, metadata = storage.load(path, KIND)
     assert (metadata["method"], metadata["parameters"]["method"]) == (chosen, "auto")
+
+
+def test_what_comes_before_the_network_is_loaded(path: Path) -> None:
+    """More than 2,000 rows of three number columns."""
+    X, y = numbers(2_300)
+    model = small().fit(X, y)
+    assert (model.embedding, model.embedding_) == ("auto", "fourier")
+    model.save(path)
+    assert_same(model, DeepBasisRegressor.load(path), X[:50])
+    tensors, metadata = storage.load(path, KIND)
+    assert metadata["embedding"] == "fourier"
+    for changes, says in (
+        ({"embedding": "none"}, "parameters are not those"),
+        ({"embedding": "waves"}, "embedding"),
+        ({"parameters": {**metadata["parameters"], "embedding": "none"}}, "its embedding is 'none'"),
+    ):
+        storage.save(path, KIND, tensors, {**metadata, **changes})
+        with pytest.raises(FileFormatError, match=says):
+            DeepBasisRegressor.load(path)
+
+
+def test_a_file_from_before_there_were_embeddings_has_none(path: Path) -> None:
+    """Though its table, by today's rule, would have one."""
+    X, y = numbers(2_300)
+    small(embedding="none").fit(X, y).save(path)
+    tensors, metadata = storage.load(path, KIND)
+    del metadata["embedding"], metadata["parameters"]["embedding"]
+    storage.save(path.with_name("old"), KIND, tensors, metadata)
+    assert_same(DeepBasisRegressor.load(path.with_name("old")), DeepBasisRegressor.load(path), X[:50])
 
 
 def test_a_file_without_what_was_chosen_is_of_what_was_asked_for(path: Path, saved: Path) -> None:

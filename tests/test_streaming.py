@@ -290,6 +290,24 @@ def test_what_a_streamed_fit_leaves_behind(fitted, tmp_path):
     np.testing.assert_array_equal(DeepBasisRegressor.load(tmp_path / "m").predict(new), fitted.predict(new))
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_places_are_told_in_waves_streamed_or_not(tmp_path, stream):
+    """A map that a network does not find by itself in so few steps."""
+    rng = np.random.default_rng(0)
+    places = pd.DataFrame(rng.uniform(-1.0, 1.0, (6_000, 2)), columns=["longitude", "latitude"])
+    places["speed"] = np.sign(np.sin(12 * places["longitude"]) * np.sin(12 * places["latitude"]))
+    places[:5_000].to_parquet(tmp_path / "places.parquet")
+    new = places[5_000:]
+
+    def rmse(**changes: Any) -> float:
+        model = small(epochs=25, rank=16, width=32, members=1, **changes)
+        model.fit_dataset(tmp_path / "places.parquet", "speed", stream=stream)
+        assert model.embedding_ == changes.get("embedding", "fourier")
+        return model.evaluate(new[["longitude", "latitude"]], new["speed"])["rmse"]
+
+    assert rmse() < 0.85 * rmse(embedding="none")
+
+
 def test_in_memory_it_is_the_fit_of_the_whole_table(folder, whole):
     one = small().fit_dataset(folder, "price", drop=DROP, stream=False)
     X = whole.drop(columns=[*DROP, "price"])
@@ -380,6 +398,7 @@ def test_exact_training_is_that_of_the_same_rows_in_memory(folder):
     resident, validation = Rows(x, y), survey.validation(encoder)
     members = [Member(seed=3)]
     model.preprocessor_, model.method_, model.rank_ = survey.preprocessor(), model.method, model.rank
+    model.embedding_ = "none"
     with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
         ours = train(model._build, members, stream, validation, plan.settings)[0]
     theirs = train(model._build, members, resident, validation, plan.settings)[0]
