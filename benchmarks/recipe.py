@@ -187,6 +187,7 @@ MAP_TRIALS: dict[str, Trial] = {
 
 
 SMALL = replace(BASE, beta=1.0, average=0.99, batch_size=128, steps=1_000)
+SMALL_CHOSEN = replace(SMALL, scaling="product", alpha=0.1, noise=None, average=0.995)
 SHALLOW = Trial(
     method="sv-rbf", objective="mml", scaling="product", learning_rate=5e-2, noise=None, steps=400, alpha=0.1
 )
@@ -198,7 +199,9 @@ SMALL_TRIALS: dict[str, Trial] = {
     "rate-1e-3": replace(SMALL, learning_rate=1e-3),
     "decay-1e-1": replace(SMALL, weight_decay=1e-1),
     "noise-start-1e-1": replace(SMALL, noise=1e-1),
-    "chosen": replace(SMALL, scaling="product", alpha=0.1, noise=None, average=0.995),
+    "chosen": SMALL_CHOSEN,
+    "chosen-steps-2000": replace(SMALL_CHOSEN, steps=2_000),
+    "chosen-steps-4000": replace(SMALL_CHOSEN, steps=4_000),
     "shallow": SHALLOW,
     "shallow-last": replace(SHALLOW, selection="last"),
     "shallow-last-kernel-0.2": replace(SHALLOW, selection="last", kernel_learning_rate=0.2),
