@@ -87,7 +87,7 @@ class Size:
 
 def folds(task: Task, size: Size, data_dir: Path | None = None) -> Iterator[Fold]:
     if task.split == CV:
-        yield from _cross_validation(SMALL[task.dataset](size.small_rows), size)
+        yield from cross_validation(SMALL[task.dataset](size.small_rows), size)
     elif task.dataset in OOKLA:
         name, _, target = task.dataset.rpartition("-")
         tiles = ookla_experiment.load(name, ookla_experiment.FULL, data_dir)
@@ -110,7 +110,7 @@ def _fold(index: int, scaled: Scaled, split: Split, seeds: Sequence[int]) -> Fol
     return Fold(index, scaled.train, scaled.validation, scaled.test, tuple(seeds), digest.hexdigest()[:16])
 
 
-def _cross_validation(table: Table, size: Size) -> Iterator[Fold]:
+def cross_validation(table: Table, size: Size) -> Iterator[Fold]:
     """Repeated K-fold; a tenth of each training fold validates. Everything is scaled on what is left to train on."""
     from sklearn.model_selection import RepeatedKFold, train_test_split
 

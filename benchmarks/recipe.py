@@ -299,7 +299,7 @@ def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
         X, y = X[some], y[some]
     split, kind = splits.random_split(len(y)), np.arange(len(y))
     if name not in MAPS:  # a place that was measured before is no copy: its speed is to be predicted
-        split, kind = splits.duplicate_safe(split, X), splits._first_of_its_kind(X)
+        split, kind = splits.duplicate_safe(split, X), splits.first_of_its_kind(X)
     kind = kind[split.train]
     group = np.random.default_rng(1).permutation(len(y))[kind]  # copies have the same number
     to_fit = group >= len(y) // 8
@@ -320,7 +320,7 @@ def _small(name: str, fold: str) -> Data:
     """A fold of the quality benchmark's cross-validation, without its test rows."""
     size = _quality_data.Size(tasks=())
     table = _quality_data.SMALL[name](size.small_rows)
-    one = next(islice(_quality_data._cross_validation(table, size), int(fold), None))
+    one = next(islice(_quality_data.cross_validation(table, size), int(fold), None))
     X, y = (side.double().numpy() for side in one.train)
     order = np.random.default_rng(int(fold)).permutation(len(y))
     select, to_fit = np.split(order, [len(y) // 9])

@@ -56,7 +56,7 @@ def rows_of(fold: Fold) -> list[set[int]]:
 
 def test_cross_validation_tests_each_row_once_a_repeat_and_never_trains_on_it():
     table = uci.Table(np.arange(53.0)[:, None], np.random.default_rng(0).standard_normal(53))
-    folds = [rows_of(fold) for fold in data._cross_validation(table, data.FULL)]
+    folds = [rows_of(fold) for fold in data.cross_validation(table, data.FULL)]
     assert len(folds) == 10
     for train, validation, test in folds:
         assert not train & validation

@@ -448,6 +448,14 @@ def test_a_stream_that_fails_at_one_worker_ends_both(lab, workers, epoch, what):
     assert str(found[1]) == f"part-7.parquet is {what}"
 
 
+def test_an_exact_pass_that_fails_at_one_worker_ends_both(lab, workers):
+    parts = shards(lab.data, [8, 8, 8, 5], [8, 3])
+    arguments = ("dbk-silu", lab.members(2), 40, lab.validation, lab.settings(objective="mml"))
+    found = workers("streaming", parts, *arguments, failing=(1, 0))
+    assert [type(error) for error in found] == [WorkerError, OSError]
+    assert str(found[1]) == "part-7.parquet is truncated"
+
+
 def test_streams_that_are_empty_everywhere_are_refused(lab, workers):
     with pytest.raises(InputError, match="no batches"):
         workers("streaming", [[], []], "dbk-silu", lab.members(1), 40, lab.validation, lab.settings())

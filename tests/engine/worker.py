@@ -106,7 +106,7 @@ def streaming(
             raise OSError("part-7.parquet is truncated")
 
     def open_epoch(epoch: int) -> Iterator[tuple[Tensor, ...]]:
-        if (team.rank, -epoch) == failing:
+        if epoch > 0 and (team.rank, -epoch) == failing:
             raise OSError("part-7.parquet is not there")
         return batches(epoch)
 

@@ -45,7 +45,7 @@ def duplicate_safe(split: Split, X: Floats) -> Split:
     sides = np.empty(len(X), dtype=np.int64)
     for side, rows in enumerate(split):
         sides[rows] = side
-    goes_to = sides[_first_of_its_kind(X)]
+    goes_to = sides[first_of_its_kind(X)]
     sorted_out = []
     for side, rows in enumerate(split):
         staying = rows[goes_to[rows] == side]
@@ -57,11 +57,11 @@ def duplicate_safe(split: Split, X: Floats) -> Split:
 def leak(split: Split, X: Floats, y: Floats) -> float:
     """The share of the test rows that stand among the training rows too, inputs and target."""
     _check(split, X)
-    kind = _first_of_its_kind(np.column_stack([X, y]))
+    kind = first_of_its_kind(np.column_stack([X, y]))
     return float(np.isin(kind[split.test], kind[split.train]).mean())
 
 
-def _first_of_its_kind(X: Floats) -> Rows:
+def first_of_its_kind(X: Floats) -> Rows:
     """For each row, the lowest index of a row equal to it."""
     plain = np.ascontiguousarray(X) + 0.0  # -0 becomes 0: equal numbers must have equal bytes
     as_bytes = plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1]))).ravel()

@@ -265,6 +265,9 @@ class Resident:
         return values.index_select(0, index.flatten()).view(*index.shape, *values.shape[1:])
 
 
+_ANOTHER = "another worker could not read its part of the data; its own message says why"
+
+
 class Streamed:
     """Batches of a `Stream`, copied one at a time into a fixed place on the device.
 
@@ -311,7 +314,7 @@ class Streamed:
             error, self._error = self._error, None
             raise error
         if math.isnan(weight):
-            raise WorkerError("another worker could not read its part of the data; its own message says why")
+            raise WorkerError(_ANOTHER)
         if weight == 0.0:
             if self._given == 0:
                 raise InputError(
@@ -350,11 +353,16 @@ class Streamed:
         return Batch(self._x, self._y, self._weight, self._whole_weight)
 
     def chunks(self, rows: int) -> Iterator[Batch]:
-        none = True
-        for x, y, *weight in self.stream.open_epoch(0):
-            self._check_shapes(x, y, *weight)
-            none = False
-            yield Batch(x.to(self._x), y.to(self._y), weight[0].to(self._weight) if weight else None)
+        none, failure = True, None
+        try:
+            for x, y, *weight in self.stream.open_epoch(0):
+                self._check_shapes(x, y, *weight)
+                none = False
+                yield Batch(x.to(self._x), y.to(self._y), weight[0].to(self._weight) if weight else None)
+        except Exception as error:  # raised when the others, who wait for this worker's sum, know
+            failure = error
+        if self.team.agree(failure is not None):
+            raise failure or WorkerError(_ANOTHER)
         if none and not self.team.alone:  # the others may have rows
             yield Batch(*(torch.zeros_like(place[:1]) for place in (self._x, self._y, self._weight)))
 
