@@ -177,11 +177,19 @@ def _part(
     def extend(part: Part) -> Content | None:
         """With the folds and seeds that it lacks, if they can be computed as the others were."""
         records = part.values["folds"]
+        if not wanted or len(records) >= size.fits(task):
+            return None
         same = (part.values["device"], part.values["packages"]) == (where.device.type, model.packages())
-        if not wanted or not model.installed or not same or len(records) >= size.fits(task):
+        if not model.installed or not same:
+            folder.tell(f"{name} has fewer seeds, and stays so: it was made on another device or by other versions")
             return None
         there = {(record["fold"], record["seed"]) for record in records}
-        rest = [replace(f, seeds=tuple(seed for seed in f.seeds if (f.index, seed) not in there)) for f in data()]
+        try:
+            every = data()
+        except InputError as error:
+            folder.tell(f"{name} has fewer seeds, and stays so: {error}")
+            return None
+        rest = [replace(f, seeds=tuple(seed for seed in f.seeds if (f.index, seed) not in there)) for f in every]
         new = [record for fold in rest if fold.seeds for record in score(model, fold, where)]
         return {**part.values, "folds": [*records, *new]}, part.arrays
 

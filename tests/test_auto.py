@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_friedman1
 
 from deepbasis import DeepBasisRegressor, estimator, planning
+from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.errors import NumericalError
@@ -33,8 +34,7 @@ SHALLOW = {
     "method": "sv-rbf",
     "objective": "mml",
     "members": 1,
-    "learning_rate": 0.05,
-    "embedding": "none",
+    "learning_rate": "auto",
     "epochs": "auto",
     "patience": "auto",
     "compile": False,
@@ -109,6 +109,8 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
         ({"calibrate": True}, 100, [DEEP, {**SHALLOW, "calibrate": True}]),
         ({"calibrate": False}, 100, [DEEP, SHALLOW]),
         ({"objective": "mml"}, 100, [DEEP]),
+        ({"embedding": "fourier"}, 100, [DEEP]),
+        ({"embedding": "none"}, 100, [DEEP, SHALLOW]),
         ({"objective": "dppgp"}, 100, [DEEP]),
         ({"recipe": "paper"}, 2, [DEEP]),
         ({"method": "dbk-silu"}, 100, [DEEP]),
@@ -568,6 +570,21 @@ def test_a_small_table_takes_one_thread_and_gives_the_others_back(
     try:
         small(epochs=1).fit(*easy(rows))
         assert set(seen) == {threads}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_fits_that_overlap_give_the_threads_back_when_the_last_has_ended() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        first, second = devices.one_thread(), devices.one_thread()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert torch.get_num_threads() == 1
+        second.__exit__(None, None, None)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)

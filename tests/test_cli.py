@@ -23,9 +23,10 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from deepbasis import __version__, cli, estimator, storage
+from deepbasis.commands import options as words
 from deepbasis.engine.settings import EXACT
 from deepbasis.estimator import DeepBasisRegressor, FitWarning
-from deepbasis.gp.methods import METHODS, OBJECTIVES
+from deepbasis.gp.methods import EMBEDDINGS, METHODS, OBJECTIVES
 from deepbasis.recipes import RECIPES
 
 SMALL = ["--method", "dbk-silu", "--epochs", "3", "--members", "1", "--rank", "8", "--width", "8", "--seed", "0"]
@@ -316,6 +317,7 @@ def test_the_words_for_completion_are_the_real_ones():
     assert set(cli.METHODS) == {"auto", *METHODS}
     assert set(cli.OBJECTIVES) == {*OBJECTIVES, EXACT}
     assert set(cli.RECIPES) == set(RECIPES)
+    assert set(words.EMBEDDINGS) == {"auto", *EMBEDDINGS}
 
 
 def test_version():
@@ -448,6 +450,8 @@ BAD: dict[str, list[str]] = {
     f"{FIT} --method dbk": ["--method must be one of", "dbk-silu", "got 'dbk'"],
     f"{FIT} --recipe mine": ["--recipe must be one of default, paper", "'mine'"],
     f"{FIT} --objective mll": ["--objective must be one of", "mml", "'mll'"],
+    f"{FIT} --embedding waves": ["--embedding must be one of", "fourier", "'waves'"],
+    f"{FIT} --method sv-rbf --embedding fourier": ["sv-rbf", "--method", "embedding", "'fourier'"],
     f"{FIT} --method dnn --objective elbo": ["dnn", "--method", "objective"],
     f"{FIT} --rank 0": ["--rank must be a positive integer, got 0"],
     f"{FIT} --rank -3": ["--rank must be a positive integer, got -3"],

@@ -985,6 +985,12 @@ BAD = [
     option(("None", "one of"), method=None),
     option(("'papers'", "default", "paper"), recipe="papers"),
     option(("'exact'", "mml"), objective="exact"),
+    option(("'waves'", "fourier"), embedding="waves"),
+    Bad(
+        "waves before no network",
+        lambda d: small(method="sv-rbf", embedding="fourier").fit(d.X, d.y),
+        ("sv-rbf", "no network", "'fourier'"),
+    ),
     Bad("a network by mml", lambda d: small(method="dnn", objective="mml").fit(d.X, d.y), ("dnn", "objective", "mse")),
     option(("'tpu9'", "cpu"), device="tpu9"),
     option(("None", "cpu"), device=None),

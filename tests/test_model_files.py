@@ -192,6 +192,14 @@ def test_what_comes_before_the_network_is_loaded(path: Path) -> None:
             DeepBasisRegressor.load(path)
 
 
+def test_a_network_that_was_asked_for_on_a_small_table_is_loaded(path: Path) -> None:
+    X, y = numbers()
+    model = small(method="auto", embedding="fourier").fit(X, y)
+    model.save(path)
+    assert (model.method_, model.embedding_) == ("dbk-silu", "fourier")
+    assert_same(model, DeepBasisRegressor.load(path), X)
+
+
 def test_a_file_from_before_there_were_embeddings_has_none(path: Path) -> None:
     """Though its table, by today's rule, would have one."""
     X, y = numbers(2_300)

@@ -88,20 +88,22 @@ def test_batches_and_steps_grow_with_the_table(rows, batch_size, steps):
 
 
 @pytest.mark.parametrize(
-    ("changes", "selection"),
+    ("changes", "selection", "rates"),
     [
-        ({"method": "sv-rbf", "objective": "mml"}, "last"),
-        ({"method": "sv-rbf"}, "crps"),
-        ({"method": "dbk-silu", "objective": "mml"}, "crps"),
-        ({"method": "sv-dkl", "objective": "mml"}, "crps"),
-        ({}, "crps"),
+        ({"method": "sv-rbf", "objective": "mml"}, "last", (0.05, 0.5)),
+        ({"method": "sv-rbf", "objective": "mml", "learning_rate": 1e-4}, "last", (1e-4, None)),
+        ({"method": "sv-rbf", "objective": "mml", "recipe": "paper"}, "last", (1e-3, None)),
+        ({"method": "sv-rbf"}, "crps", (3e-3, None)),
+        ({"method": "dbk-silu", "objective": "mml"}, "crps", (3e-3, None)),
+        ({"method": "sv-dkl", "objective": "mml"}, "crps", (3e-3, None)),
+        ({}, "crps", (3e-3, None)),
     ],
     ids=str,
 )
-def test_a_shallow_kernel_trained_exactly_is_not_stopped_early(changes, selection):
+def test_a_shallow_kernel_trained_exactly_takes_long_steps_and_all_of_them(changes, selection, rates):
     settings = make_plan(DeepBasisRegressor(device="cpu", **changes), 500).settings
     assert settings.selection == selection
-    assert settings.kernel_learning_rate == (0.5 if selection == "last" else None)
+    assert (settings.learning_rate, settings.kernel_learning_rate) == rates
 
 
 # ---- before the network ---------------------------------------------------------------------------------------------
@@ -119,7 +121,9 @@ def test_a_shallow_kernel_trained_exactly_is_not_stopped_early(changes, selectio
         (["numbers"] * 4, 10**6, {}, "none"),
         (["numbers", "words"], 10**6, {}, "none"),
         (["words"], 10**6, {}, "none"),
-        (["numbers", "holes"], 10**6, {}, "fourier"),
+        (["numbers", "numbers", "constant word"], 10**6, {}, "fourier"),
+        (["numbers", "holes"], 10**6, {}, "none"),
+        (["holes"], 10**6, {}, "none"),
         (["numbers", "numbers", "holes"], 10**6, {}, "none"),
         (["numbers"] * 2, 10**6, {"recipe": "paper"}, "none"),
         (["numbers"] * 2, 10**6, {"method": "sv-rbf"}, "none"),
@@ -133,6 +137,7 @@ def test_places_are_told_in_waves(columns, rows, changes, embedding):
         "numbers": np.arange(6.0),
         "constant": np.ones(6),
         "words": np.array(list("abcabc"), dtype=object),
+        "constant word": np.array(["a"] * 6, dtype=object),
         "holes": np.array([1.0, 2.0, 3.0, np.nan, 5.0, 6.0]),
     }
     table = Preprocessor.fit(pd.DataFrame({f"{name}{k}": kinds[name] for k, name in enumerate(columns)}))

@@ -25,7 +25,7 @@ from _quality_peers import Effort, Model, Trained
 from deepbasis.datasets import uci
 from deepbasis.datasets.scaling import Side
 from deepbasis.errors import InputError, NumericalError
-from deepbasis.experiments.parts import Folder, Part
+from deepbasis.experiments.parts import Folder, Part, provenance
 from deepbasis.gp.predictive import Gaussian
 
 with warnings.catch_warnings():
@@ -169,6 +169,22 @@ def test_a_part_is_computed_once_and_only_if_it_is_wanted(folder):
     assert calls == [0, 1]
 
 
+def test_a_part_that_cannot_be_added_to_stays_as_it_is(folder, monkeypatch):
+    rng = np.random.default_rng(0)
+    table = uci.Table(rng.standard_normal((60, 2)), rng.standard_normal(60))
+    monkeypatch.setattr(uci, "load", lambda name, folder=None: table)
+    sizes = [replace(SMALL, tasks=(Task(PAPER, "pol"),), seeds=seeds) for seeds in (1, 2)]
+    (part,) = collect(folder, [Model("a", "", constant)], size=sizes[0])
+
+    def gone(name, folder=None):
+        raise InputError("pol is not there")
+
+    monkeypatch.setattr(uci, "load", gone)
+    (again,) = collect(folder, [Model("a", "", constant)], size=sizes[1])
+    assert again.values == part.values
+    assert "stays so" in folder.said[-1]
+
+
 @pytest.mark.parametrize("split", [PAPER, SAFE])
 def test_a_part_with_fewer_seeds_is_added_to(split, folder, monkeypatch):
     rng = np.random.default_rng(0)
@@ -191,6 +207,9 @@ def test_a_part_with_fewer_seeds_is_added_to(split, folder, monkeypatch):
     assert run(2, "a") == run(3, "a")
     assert calls == ([(0, 0), (0, 1), (0, 2)] if split == PAPER else [(0, 0), (1, 1), (2, 2)])
     assert [record["seed"] for record in run(3)] == [0, 1, 2]
+    (part,) = collect(folder, [Model("a", "", fit)], size=replace(SMALL, tasks=(Task(split, "pol"),), seeds=3))
+    assert part.made["before"]["date"] <= part.made["date"]
+    assert "1 parts" in provenance([part])
 
 
 def test_a_part_of_other_options_is_left_out_with_a_line(folder):

@@ -24,6 +24,11 @@ def check_arguments(given: Any) -> None:
                 f"{given.objective!r}"
             )
     check_choice("embedding", given.embedding, {"auto", *EMBEDDINGS})
+    if given.method == "sv-rbf" and given.embedding not in ("auto", "none"):
+        raise InputError(
+            f"method 'sv-rbf' has no network for an embedding to come before, got embedding={given.embedding!r}; leave "
+            "it out"
+        )
     for name in ("rank", "width", "blocks", "members"):
         check_positive_int(name, getattr(given, name))
     for name in ("inner", "epochs", "batch_size", "patience"):

@@ -77,8 +77,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     rank, width, blocks : basis functions; width and residual blocks of the network.
     inner : width inside a block, or "auto": the recipe's multiple of `width`.
     embedding : what comes before the network: "none"; "fourier", waves across all columns together, for coordinates;
-        "periodic", waves of each column; or "auto": "fourier" for tables of two or three number columns and more than
-        2,000 rows.
+        "periodic", waves of each column; or "auto": "fourier" for tables of two or three number columns without missing
+        values and more than 2,000 rows to fit.
     alpha, beta : weights of the trace and KL regularisers, or "auto": the recipe's; where it has several candidates
         they are all trained together, and the validation score chooses.
     members : models in the ensemble, which predicts as their equal mixture.
@@ -238,15 +238,16 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             validation = self._rows(outside, dtype)
         except InputError as error:
             raise error if X_val is None else InputError(f"X_val: {error}") from None
-        with devices.one_thread() if len(data) <= ONE_THREAD_ROWS else nullcontext():
-            was_shallow, interrupted = self._fit_best(data, validation, how)
-        if interrupted:
-            warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
-        mean = weighted_mean(data.y, data.weight)
-        variance = weighted_mean((data.y - mean).square(), data.weight)
-        self._look_at(validation, mean, variance)
-        if was_shallow and X_val is None and inside is not outside:
-            self._take_in(data, validation)
+        small = len(data) <= ONE_THREAD_ROWS and devices.named(self.device).type == "cpu"
+        with devices.one_thread() if small else nullcontext():
+            is_shallow, interrupted = self._fit_best(data, validation, how)
+            if interrupted:
+                warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
+            mean = weighted_mean(data.y, data.weight)
+            variance = weighted_mean((data.y - mean).square(), data.weight)
+            self._look_at(validation, mean, variance)
+            if is_shallow and X_val is None and inside is not outside:
+                self._take_in(data, validation)
         return self
 
     def _fit_best(self, data: Rows, validation: Rows, how: _How) -> tuple[bool, bool]:

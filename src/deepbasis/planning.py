@@ -55,19 +55,24 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     if precision == "auto":
         precision = "float64" if rows <= FLOAT64_ROWS else "float32"
     method = METHODS[method_of(given.method)]
-    shallow = method.backbone == "identity"  # by its marginal likelihood it hardly overfits: nothing to stop early for
+    # A shallow kernel hardly overfits by its marginal likelihood: its steps can be long, and nothing has to stop early.
+    shallow = method.backbone == "identity" and objective == EXACT
+    rate = recipe.shallow_learning_rate if shallow else recipe.learning_rate
+    kernel_rate = recipe.shallow_kernel_rate if shallow else None
+    if given.learning_rate != "auto":
+        rate, kernel_rate = float(given.learning_rate), None
     settings = Settings(
         objective=objective,
         corrected=method.corrected,
         epochs=epochs,
         batch_size=int(batch_size),
-        learning_rate=recipe.learning_rate if given.learning_rate == "auto" else float(given.learning_rate),
+        learning_rate=rate,
         noise_learning_rate=recipe.noise_learning_rate,
-        kernel_learning_rate=recipe.shallow_kernel_rate if shallow and objective == EXACT else None,
+        kernel_learning_rate=kernel_rate,
         weight_decay=given.weight_decay,
         schedule=recipe.schedule,
         average=None if objective == EXACT else recipe.average,
-        selection="last" if shallow and objective == EXACT else recipe.selection,
+        selection="last" if shallow else recipe.selection,
         patience=int(patience),
         precision=precision,
         compile=on_gpu and steps >= _COMPILE_STEPS if given.compile == "auto" else bool(given.compile),
@@ -83,8 +88,9 @@ def embedding_of(given: Any, preprocessor: Preprocessor, rows: int) -> str:
     if given.embedding != "auto":
         return str(given.embedding)
     recipe = RECIPES[given.recipe]
-    numbers = all(encoding.kind == "numeric" for encoding in preprocessor.encodings)
-    places = numbers and 2 <= preprocessor.width <= recipe.coordinates and rows > recipe.shallow_rows
+    columns = [encoding for encoding in preprocessor.encodings if encoding.width > 0]  # those that say something
+    numbers = all(column.kind == "numeric" and not column.missing for column in columns)
+    places = numbers and 2 <= len(columns) <= recipe.coordinates and rows > recipe.shallow_rows
     return "fourier" if places and METHODS[method_of(given.method)].backbone == "resnet" else "none"
 
 
@@ -96,16 +102,16 @@ def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
     """
     recipe = RECIPES[given.recipe]
     deep = {"method": method_of(given.method)}
-    if given.method != "auto" or given.objective is not None or rows > recipe.shallow_rows:
+    asked_for_a_network = given.objective is not None or given.embedding not in ("auto", "none")
+    if given.method != "auto" or asked_for_a_network or rows > recipe.shallow_rows:
         return [deep]
     shallow = {
         "method": "sv-rbf",
         "objective": "mml",
         "members": 1,
-        "learning_rate": recipe.shallow_learning_rate,
+        "learning_rate": "auto",
         "epochs": "auto",  # each is one step
         "patience": "auto",
-        "embedding": "none",
         "compile": False,
         # The marginal likelihood of all rows to train on has calibrated it: a tenth as many rows would do it worse.
         "calibrate": False if given.calibrate == "auto" else given.calibrate,

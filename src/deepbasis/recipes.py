@@ -31,7 +31,7 @@ class Recipe:
     inner_factor: int
     """Width inside the network's blocks, as a multiple of the width between them."""
     coordinates: int
-    """Tables of two or more number columns, but at most so many, are taken for places: waves before the network."""
+    """Tables of two number columns or more, but at most so many, are taken for places: waves before the network."""
     batch_sizes: Sequence[int]
     """The smallest of them that cuts the rows into at most `BATCHES`; else the largest."""
     full_batch_rows: int
@@ -61,10 +61,11 @@ class Recipe:
     start_from_data: bool
     """Whether the noise, and the inducing points of a shallow kernel, start from the rows; else as the paper says."""
     shallow_rows: int
-    """Up to here method="auto" also tries a shallow kernel."""
+    """Up to here method="auto" also tries a shallow kernel; above it the network has waves before it."""
     shallow_learning_rate: float
+    """For objective="mml"."""
     shallow_kernel_rate: float | None
-    """For the logarithms of its lengthscales, which must travel far where a column says nothing, or all is linear."""
+    """For the logarithms of its variance and lengthscales, which must travel far where a column says nothing."""
 
 
 RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
@@ -122,7 +123,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             calibrate=False,
             start_from_data=False,
             shallow_rows=0,
-            shallow_learning_rate=5e-2,
+            shallow_learning_rate=1e-3,
             shallow_kernel_rate=None,
         ),
     }

@@ -312,6 +312,18 @@ def test_the_checkpoint_of_another_version_is_refused(lab, checkpoint, monkeypat
     assert checkpoint.read_bytes() == before
 
 
+def test_a_setting_that_was_not_there_yet_is_none(lab, checkpoint):
+    """A file of a release that had not heard of `kernel_learning_rate`."""
+    tensors, metadata = storage.load(checkpoint, KIND)
+    del metadata["identity"]["settings"]["kernel_learning_rate"]
+    storage.save(checkpoint, KIND, tensors, metadata)
+    arguments = (lab.build(), lab.members(3), lab.data, lab.validation)
+    assert all(outcome.status == "finished" for outcome in train(*arguments, lab.settings(), checkpoint=checkpoint))
+    storage.save(checkpoint, KIND, tensors, metadata)
+    with pytest.raises(CheckpointMismatchError, match=r"'kernel_learning_rate': None.*'kernel_learning_rate': 0\.1"):
+        train(*arguments, lab.settings(kernel_learning_rate=0.1), checkpoint=checkpoint)
+
+
 # --- files that are no checkpoints ---
 
 

@@ -103,6 +103,16 @@ def test_frequencies_start_in_all_directions_with_lengths_evenly_spread_on_a_log
     assert torch.allclose(direction @ direction.T / 20_000, torch.eye(3, dtype=torch.float64) / 3, atol=0.01)
 
 
+@every
+def test_an_embedding_takes_the_precision_of_its_inputs(make):
+    embedding = make().double()
+    x = inputs(5, torch.float32)
+    assert embedding.float()(x).dtype == torch.float32
+    for name, buffer in make().double().named_buffers():  # stacked members: parameters are cast, buffers are not
+        setattr(embedding, name, buffer)
+    assert embedding(x).dtype == torch.float32
+
+
 def test_fourier_gradients():
     embedding = Fourier(D, 4, lowest=0.2, highest=1.0, falloff=1.0).double()
 

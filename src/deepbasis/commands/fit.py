@@ -69,7 +69,7 @@ def fit(
     blocks: Annotated[int, option("INTEGER", "Residual blocks of the network.", MODEL)] = 2,
     inner: Annotated[str, option("INTEGER|auto", "Width inside a block.", MODEL)] = AUTO,
     embedding: Annotated[
-        str, choice(EMBEDDINGS, "Before the network; auto: fourier for two or three number columns.", MODEL)
+        str, choice(EMBEDDINGS, "Before the network; auto: fourier for maps (two or three number columns).", MODEL)
     ] = AUTO,
     alpha: Annotated[str, option("NUMBER|auto", "Weight of the trace regulariser; auto: the recipe's.", MODEL)] = AUTO,
     beta: Annotated[str, option("NUMBER|auto", "Weight of the KL regulariser; auto: the recipe's.", MODEL)] = AUTO,
@@ -187,6 +187,7 @@ def _tell_of_fit(model: DeepBasisRegressor, out: str, seconds: float, warned: li
             {
                 "model": out,
                 "method": model.method_,
+                "embedding": model.embedding_,
                 "members": members,
                 "rows": model.rows_,
                 "columns": model.n_features_in_,

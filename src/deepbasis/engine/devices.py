@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -30,15 +31,28 @@ def present(name: Any) -> torch.device:
     return device
 
 
+_lock = Lock()
+_fits_with_one_thread = 0
+_threads_before = 0
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Batches of some hundred rows gain nothing from a second thread, and lose much on a busy machine.
 
-    And sums, rounded in the same order, are the same whatever the number of cores.
+    And sums, rounded in the same order, are the same whatever the number of cores. The number is that of the whole
+    process: where fits overlap the first one sets it, and the last one gives the threads back.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    global _fits_with_one_thread, _threads_before
+    with _lock:
+        if _fits_with_one_thread == 0:
+            _threads_before = torch.get_num_threads()
+        _fits_with_one_thread += 1
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _lock:
+            _fits_with_one_thread -= 1
+            if _fits_with_one_thread == 0:
+                torch.set_num_threads(_threads_before)

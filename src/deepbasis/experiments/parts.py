@@ -10,7 +10,7 @@ import csv
 import io
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,8 @@ class Part:
     values: dict[str, Any]
     arrays: dict[str, Tensor]
     made: dict[str, Any]
-    """Machine, versions, command, date and "seconds" of the process that computed it."""
+    """Machine, versions, command, date and "seconds" of the process that computed it; of a part that was added to, the
+    same of what was there "before"."""
 
 
 @dataclass
@@ -75,8 +76,9 @@ class Folder:
             return before
         values, arrays = content
         arrays = {name: array.detach().cpu() for name, array in arrays.items()}
-        seconds = time.monotonic() - start + (0.0 if before is None else before.made["seconds"])
-        made = {**describe(self.device), "seconds": round(seconds, 2)}
+        made = {**describe(self.device), "seconds": round(time.monotonic() - start, 2)}
+        if before is not None:
+            made["before"] = before.made
         storage.save(file, KIND, arrays, {"settings": dict(settings), "values": values, "made": made})
         self.checkpoint(name).unlink(missing_ok=True)
         self.tell(f"{name}: {made['seconds']:.1f} s")
@@ -152,21 +154,29 @@ def provenance(parts: Sequence[Part]) -> str:
     """A paragraph that says how the parts were made: dates, machines, versions, commands and their seconds."""
     if not parts:
         return ""
+    makings = [made for part in parts for made in _makings(part.made)]
     machines = sorted(
         {
-            f"{p.made.get('gpu') or p.made['cpu']}, torch {p.made['torch']}, Python {p.made['python']}, "
-            f"deepbasis {p.made['deepbasis']}"
-            for p in parts
+            f"{made.get('gpu') or made['cpu']}, torch {made['torch']}, Python {made['python']}, "
+            f"deepbasis {made['deepbasis']}"
+            for made in makings
         }
     )
-    dates = sorted({p.made["date"][:10] for p in parts})
-    commands = sorted({_general(p.made["command"]) for p in parts})
-    seconds = sum(p.made["seconds"] for p in parts)
+    dates = sorted({made["date"][:10] for made in makings})
+    commands = sorted({_general(made["command"]) for made in makings})
+    seconds = sum(made["seconds"] for made in makings)
     listed = "; ".join(f"`{c}`" for c in commands)
     return (
         f"Made {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on {'; '.join(machines)}. {len(parts)} parts, "
         f"{seconds:.0f} s of computing in all (parts may have run side by side). Commands: {listed}.\n"
     )
+
+
+def _makings(made: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """The last one first."""
+    while made is not None:
+        yield made
+        made = made.get("before")
 
 
 def _general(command: str) -> str:

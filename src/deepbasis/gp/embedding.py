@@ -1,4 +1,4 @@
-"""Numerical embeddings: each input column as several, before the backbone (Gorishniy, Rubachev and Babenko, 2022,
+"""Numerical embeddings: the input columns as more of them, before the backbone (Gorishniy, Rubachev and Babenko, 2022,
 "On embeddings for numerical features in tabular deep learning").
 
 NOTE[DIFF]: the paper of this method has none. An embedding is any module with an attribute `width`, the number of
@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from deepbasis.errors import InputError, check_number, check_positive_int, check_tensor
+from deepbasis.gp.precision import full_product
 
 
 class Periodic(nn.Module):
@@ -35,12 +36,12 @@ class Periodic(nn.Module):
 
 
 class Fourier(nn.Module):
-    """[x, sin(2 pi B x), cos(2 pi B x)]: waves across all columns together, for coordinates (Tancik et al., 2020,
+    """[x, a sin(2 pi B x), a cos(2 pi B x)]: waves across all columns together, for coordinates (Tancik et al., 2020,
     "Fourier features let networks learn high frequency functions in low dimensional domains").
 
     The frequencies B are trained. They start in random directions; their lengths are spread evenly on a logarithmic
-    scale between `lowest` and `highest`, in periods a unit of x: no scale has to be known beforehand. A wave starts
-    with the size (lowest / length)^falloff, so that a smooth function is not drowned in short waves.
+    scale between `lowest` and `highest`, in periods a unit of x: no scale has to be known beforehand. The size of
+    a wave is a = (lowest / its first length)^falloff, so that a smooth function is not drowned in short waves.
     """
 
     amplitude: Tensor
@@ -60,9 +61,9 @@ class Fourier(nn.Module):
         self.B = nn.Parameter(length * nn.functional.normalize(torch.randn(d, frequencies), dim=0))
 
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
-        # Not a matrix product: in tf32 it would lose the phase.
-        angle = 2.0 * math.pi * (x[:, :, None] * self.B).sum(1)
-        return torch.cat([x, self.amplitude * angle.sin(), self.amplitude * angle.cos()], 1)
+        angle = 2.0 * math.pi * full_product(x, self.B)  # in tf32 the phase would be lost
+        amplitude = self.amplitude.to(x.dtype)
+        return torch.cat([x, amplitude * angle.sin(), amplitude * angle.cos()], 1)
 
 
 class PiecewiseLinear(nn.Module):
