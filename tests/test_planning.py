@@ -74,7 +74,7 @@ def test_in_memory_steps_are_bounded_by_whole_passes():
     ("rows", "batch_size", "steps"),
     [
         (200, 200, 400),
-        (640, 128, 1_000),
+        (640, 128, 2_000),
         (2_048, 128, 2_400),
         (4_000, 256, 2_400),
         (9_000, 512, 2_700),
@@ -88,15 +88,31 @@ def test_batches_and_steps_grow_with_the_table(rows, batch_size, steps):
 
 
 @pytest.mark.parametrize(
+    ("rows", "recipe", "rate"),
+    [
+        (256, "default", 3e-3),
+        (257, "default", 1e-2),
+        (2_048, "default", 1e-2),
+        (2_049, "default", 3e-3),
+        *((rows, "paper", 1e-3) for rows in (100, 1_024, 1_025, 10**6)),
+    ],
+)
+def test_small_batches_take_longer_steps(rows, recipe, rate):
+    for changes, expected in (({}, rate), ({"learning_rate": 0.5}, 0.5)):
+        model = DeepBasisRegressor(device="cpu", recipe=recipe, **changes)
+        assert make_plan(model, rows).settings.learning_rate == expected
+
+
+@pytest.mark.parametrize(
     ("changes", "selection", "rates"),
     [
         ({"method": "sv-rbf", "objective": "mml"}, "last", (0.05, 0.5)),
         ({"method": "sv-rbf", "objective": "mml", "learning_rate": 1e-4}, "last", (1e-4, None)),
         ({"method": "sv-rbf", "objective": "mml", "recipe": "paper"}, "last", (1e-3, None)),
-        ({"method": "sv-rbf"}, "crps", (3e-3, None)),
+        ({"method": "sv-rbf"}, "crps", (1e-2, None)),
         ({"method": "dbk-silu", "objective": "mml"}, "crps", (3e-3, None)),
         ({"method": "sv-dkl", "objective": "mml"}, "crps", (3e-3, None)),
-        ({}, "crps", (3e-3, None)),
+        ({}, "crps", (1e-2, None)),
     ],
     ids=str,
 )
@@ -153,7 +169,7 @@ def test_places_are_told_in_waves(columns, rows, changes, embedding):
         (200, (400, 400)),  # one batch
         (2_048, (2_400, 2_400)),  # of 128
         (4_096, (2_400, 2_400)),  # of 256
-        (5_000, (1_500, 12_000)),  # of 512, from here on
+        (5_000, (2_000, 12_000)),  # of 512, from here on
         (20_000, (6_000, 12_000)),
         (60_000, (17_700, 17_700)),
         (10**6, (19_540, 19_540)),

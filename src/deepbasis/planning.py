@@ -13,6 +13,7 @@ from deepbasis.recipes import (
     RECIPES,
     batch_size_for,
     epochs_for,
+    learning_rate_for,
     method_of,
     objective_of,
     stream_epochs_for,
@@ -57,7 +58,7 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     method = METHODS[method_of(given.method)]
     # A shallow kernel hardly overfits by its marginal likelihood: its steps can be long, and nothing has to stop early.
     shallow = method.backbone == "identity" and objective == EXACT
-    rate = recipe.shallow_learning_rate if shallow else recipe.learning_rate
+    rate = recipe.shallow_learning_rate if shallow else learning_rate_for(recipe, rows, objective == EXACT)
     kernel_rate = recipe.shallow_kernel_rate if shallow else None
     if given.learning_rate != "auto":
         rate, kernel_rate = float(given.learning_rate), None

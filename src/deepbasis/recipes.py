@@ -21,6 +21,8 @@ _FEWEST_STEPS = 50  # between two validations
 @dataclass(frozen=True)
 class Recipe:
     learning_rate: float
+    small_learning_rate: float
+    """For a table that is cut into batches of the smallest size."""
     noise_learning_rate: float
     """For the log of the noise variance, which must travel far: see the notes on the paper's gaps."""
     schedule: str
@@ -72,6 +74,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
     {
         "default": Recipe(  # each number's reason is in docs/recipe.md
             learning_rate=3e-3,
+            small_learning_rate=1e-2,
             noise_learning_rate=2e-2,
             schedule="cosine",
             average=0.995,
@@ -82,7 +85,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             full_batch_rows=256,
             full_batch_steps=400,
             epochs=150,
-            fewest_steps=1_000,
+            fewest_steps=2_000,
             gpu_steps=12_000,
             most_steps=20_000,
             fewest_epochs=5,
@@ -100,6 +103,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
         ),
         "paper": Recipe(
             learning_rate=1e-3,
+            small_learning_rate=1e-3,
             noise_learning_rate=1e-3,
             schedule="constant",
             average=None,
@@ -134,6 +138,11 @@ def batch_size_for(recipe: Recipe, rows: int) -> int:
     if rows <= recipe.full_batch_rows:
         return rows
     return next((size for size in recipe.batch_sizes if BATCHES * size >= rows), recipe.batch_sizes[-1])
+
+
+def learning_rate_for(recipe: Recipe, rows: int, exact: bool) -> float:
+    small = rows > recipe.full_batch_rows and batch_size_for(recipe, rows) == recipe.batch_sizes[0]
+    return recipe.small_learning_rate if small and not exact else recipe.learning_rate
 
 
 def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool = False) -> int:
