@@ -38,7 +38,7 @@ _threads_before = 0
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Batches of some hundred rows gain nothing from a second thread, and lose much on a busy machine.
+    """Batches of some hundred rows gain little from a second thread, and lose much on a busy machine.
 
     And sums, rounded in the same order, are the same whatever the number of cores. The number is that of the whole
     process: where fits overlap the first one sets it, and the last one gives the threads back.
