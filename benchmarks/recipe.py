@@ -179,10 +179,8 @@ MAP_TRIALS: dict[str, Trial] = {
     "fourier-64-30-falling": replace(MAP, embedding="fourier:64:0.1:30:1"),
     "fourier-128-30-halfway": replace(MAP, embedding="fourier:128:0.1:30:0.5"),
     "fourier-128-30-falling": replace(MAP, embedding="fourier:128:0.1:30:1"),
-    "fourier-256-30-falling": replace(MAP, embedding="fourier:256:0.1:30:1"),
     "rbf": replace(MAP, method="dbk-rbf"),
     "width-128": replace(MAP, width=128),
-    "steps-20000": replace(MAP, steps=20_000),
 }
 
 
