@@ -201,7 +201,7 @@ def steps(arguments: argparse.Namespace) -> dict[str, Any]:
     survey = take_survey(source, Roles.of(source, "y"), 0.1, limit)
     model = DeepBasisRegressor(**MODEL, batch_size=arguments.batch_size)
     model.preprocessor_, model.target_ = survey.preprocessor(), survey.statistics.target()
-    model.method_, model.rank_ = "dbk-silu", model.rank
+    model.method_, model.rank_, model.embedding_ = "dbk-silu", model.rank, "none"
     an_epoch = 40 if arguments.quick else 400
     plan = make_plan(model, survey.statistics.rows, streamed=True, max_steps=20 * an_epoch)
     encoder = survey.encoder(model.preprocessor_, model.target_, plan.settings.dtype)
