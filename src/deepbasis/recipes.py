@@ -63,7 +63,7 @@ class Recipe:
     start_from_data: bool
     """Whether the noise, and the inducing points of a shallow kernel, start from the rows; else as the paper says."""
     shallow_rows: int
-    """Up to here method="auto" also tries a shallow kernel; above it the network has waves before it."""
+    """Up to here method="auto" also tries a shallow kernel; above it coordinates are told in waves."""
     shallow_learning_rate: float
     """For objective="mml"."""
     shallow_kernel_rate: float | None
