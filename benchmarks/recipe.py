@@ -4,6 +4,7 @@
     python benchmarks/recipe.py --only base,minmax --datasets pol    # some of it; such calls may run side by side
     python benchmarks/recipe.py --small                              # on small tables -> results/recipe/small
     python benchmarks/recipe.py --maps                               # on tables of two columns -> results/recipe/maps
+    python benchmarks/recipe.py --copies                             # where inputs have copies -> results/recipe/copies
     python benchmarks/recipe.py --quick                              # does it run? nothing is kept
 
 The rows are those of the duplicate-safe split without its test rows (of maps, of the random one: a place that was
@@ -40,11 +41,12 @@ from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, p
 from deepbasis.gp import metrics
 from deepbasis.gp.calibration import calibrate
 from deepbasis.gp.embedding import Fourier, Periodic, PiecewiseLinear, quantile_edges
-from deepbasis.gp.methods import build
+from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, Predictive, mixture
 from deepbasis.tables.encoders import squash
 from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.validating import fair_say
 
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
 OOKLA = ("fixed-new-mexico",)
@@ -89,6 +91,8 @@ class Trial:
     beta: float = 0.1
     bootstrap: bool = False
     selection: str = "crps"
+    most_say: float | None = None
+    """Of an input's copies among the rows to select on, in average inputs."""
 
 
 BASE = Trial()
@@ -184,6 +188,21 @@ MAP_TRIALS: dict[str, Trial] = {
 }
 
 
+COPY_TRIALS: dict[str, Trial] = {
+    "base": MAP,
+    "say-10": replace(MAP, most_say=10.0),
+    "say-3": replace(MAP, most_say=3.0),
+    "say-1.5": replace(MAP, most_say=1.5),
+}
+COPIES = (
+    *("keggdirected~0~107", "keggdirected~1~100", "keggundirected~0~110", "keggundirected~1~100"),
+    *("keggdirected~0~102", "keggdirected~1~102", "keggundirected~0~100", "keggundirected~1~103"),
+    *("keggdirected~0~103", "keggdirected~1~108", "keggundirected~0~101", "keggundirected~1~102"),
+)
+"""A duplicate-safe split, and the seed by which the rest of it is split again. In the first four the ten inputs with
+most copies are all to be fitted, in the next four some of them are selected on, in the last four some are scored."""
+
+
 SMALL = replace(BASE, beta=1.0, average=0.99, batch_size=128, steps=1_000)
 SMALL_CHOSEN = replace(SMALL, scaling="product", alpha=0.1, noise=None, average=0.995)
 SHALLOW = Trial(
@@ -207,6 +226,7 @@ SMALL_TRIALS: dict[str, Trial] = {
     "shallow-last-kernel-0.5": replace(SHALLOW, selection="last", kernel_learning_rate=0.5),
     "shallow-last-kernel-1": replace(SHALLOW, selection="last", kernel_learning_rate=1.0),
     "shallow-last-all-0.5": replace(SHALLOW, selection="last", learning_rate=0.5),
+    "shallow-linear": replace(SHALLOW, method="sv-rbf-linear", selection="last", kernel_learning_rate=0.5),
 }
 SMALL_SETS = tuple(
     f"{name}@{k}"
@@ -227,6 +247,7 @@ def main() -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--small", action="store_true", help="folds of small tables, with trials of their own")
     kind.add_argument("--maps", action="store_true", help="speeds at places, with trials of their own")
+    kind.add_argument("--copies", action="store_true", help="inputs with thousands of copies, with trials of their own")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     trials, datasets = TRIALS, (*UCI, *OOKLA)
@@ -234,6 +255,8 @@ def main() -> None:
         trials, datasets, arguments.seeds, arguments.out = SMALL_TRIALS, SMALL_SETS, 4, arguments.out / "small"
     if arguments.maps:
         trials, datasets, arguments.out = MAP_TRIALS, MAPS, arguments.out / "maps"
+    if arguments.copies:
+        trials, datasets, arguments.out = COPY_TRIALS, COPIES, arguments.out / "copies"
     arguments.datasets = arguments.datasets or ",".join(datasets)
     if not arguments.quick:
         compare(trials, arguments)
@@ -286,6 +309,8 @@ def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
     """Rows to fit, to select on, and to score. The test rows of the split are dropped here."""
     if "@" in name:
         return _small(*name.split("@"))
+    if "~" in name:
+        return _nested(*name.split("~"), data_dir)
     if name in UCI:
         X, y = uci.load(name, data_dir)
     elif name in SMOOTH:
@@ -303,8 +328,7 @@ def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
     group = np.random.default_rng(1).permutation(len(y))[kind]  # copies have the same number
     to_fit = group >= len(y) // 8
     parts = {"fit": split.train[to_fit], "select": split.train[~to_fit], "score": split.validation}
-    mean, std = y[parts["fit"]].mean(), y[parts["fit"]].std()
-    return Data({side: X[r] for side, r in parts.items()}, {side: (y[r] - mean) / std for side, r in parts.items()})
+    return _standardised(X, y, parts)
 
 
 def _smooth(columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -326,6 +350,20 @@ def _small(name: str, fold: str) -> Data:
     parts = {"fit": (X[to_fit], y[to_fit]), "select": (X[select], y[select])}
     parts["score"] = (one.validation.x.double().numpy(), one.validation.y.double().numpy())
     return Data({side: x for side, (x, _) in parts.items()}, {side: z for side, (_, z) in parts.items()})
+
+
+def _nested(name: str, outer: str, inner: str, data_dir: Path | None) -> Data:
+    """A duplicate-safe split of what is left of a duplicate-safe split without its test rows."""
+    X, y = uci.load(name, data_dir)
+    kept = np.concatenate(splits.duplicate_safe(splits.random_split(len(y), int(outer)), X)[:2])
+    split = splits.duplicate_safe(splits.random_split(len(kept), int(inner)), X[kept])
+    parts = {side: kept[rows] for side, rows in zip(("fit", "select", "score"), split, strict=True)}
+    return _standardised(X, y, parts)
+
+
+def _standardised(X: np.ndarray, y: np.ndarray, parts: dict[str, np.ndarray]) -> Data:
+    mean, std = y[parts["fit"]].mean(), y[parts["fit"]].std()
+    return Data({side: X[r] for side, r in parts.items()}, {side: (y[r] - mean) / std for side, r in parts.items()})
 
 
 def _minmax(X: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -362,6 +400,7 @@ def run(
 ) -> Part | None:
     def compute() -> Content:
         data = read().rows(trial.scaling)
+        data["select"] = fair_say(data["select"], trial.most_say)
         x = data["fit"].x
         noise = _ridge_noise(data["fit"]) if trial.noise is None else trial.noise
 
@@ -388,7 +427,7 @@ def run(
                 noise_parameterisation=trial.noise_parameterisation,
                 seed=member.seed,
             )
-            if trial.method == "sv-rbf":
+            if METHODS[trial.method].backbone == "identity":
                 model.expansion.start_at(x, torch.Generator().manual_seed(member.seed))
             return model
 
@@ -406,7 +445,7 @@ def run(
         values = {"seconds": done.seconds, "rows": len(x), "noise": noise, **_scores(select, score, data)}
         return values, {}
 
-    later = (("epochs", None), ("kernel_learning_rate", None))  # what trials did not have once
+    later = (("epochs", None), ("kernel_learning_rate", None), ("most_say", None))  # what trials did not have once
     settings = {key: value for key, value in asdict(trial).items() if (key, value) not in later}
     return folder.part(f"{name}-{dataset}", {**settings, "dataset": dataset, "seeds": seeds, "of": rows}, compute)
 
@@ -439,7 +478,7 @@ def _scores(select: Sequence[Gaussian], score: Sequence[Gaussian], data: dict[st
     """Of each member and of ensembles of the first few, as they are and calibrated on the rows to select on."""
 
     def both(selected: Predictive, scored: Predictive) -> dict[str, dict[str, float]]:
-        calibrated = calibrate(selected, data["select"].y).apply(scored)
+        calibrated = calibrate(selected, data["select"].y, data["select"].weight).apply(scored)
         return {"raw": _evaluate(scored, data["score"].y), "calibrated": _evaluate(calibrated, data["score"].y)}
 
     members = [both(a, b) for a, b in zip(select, score, strict=True)]

@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 DEEP = {"method": "dbk-silu"}
 SHALLOW = {
-    "method": "sv-rbf",
+    "method": "sv-rbf-linear",
     "objective": "mml",
     "members": 1,
     "learning_rate": "auto",
@@ -78,7 +78,7 @@ def prefer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Make the validation rows speak for a method, whatever they say."""
 
     def prefer(method: str) -> None:
-        monkeypatch.setattr(estimator, "_is_as_good", lambda *of: method == "sv-rbf")
+        monkeypatch.setattr(estimator, "_is_as_good", lambda *of: method == "sv-rbf-linear")
 
     return prefer
 
@@ -155,7 +155,7 @@ def test_each_candidate_is_trained_in_its_own_way(runs: list[dict[str, Any]]) ->
 # --- the choice
 
 
-@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf"])
+@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf-linear"])
 def test_auto_is_the_fit_of_what_it_has_chosen(prefer: Callable[[str], None], chosen: str) -> None:
     X, y = easy()
     X_val, y_val = easy(20, 1)
@@ -164,7 +164,7 @@ def test_auto_is_the_fit_of_what_it_has_chosen(prefer: Callable[[str], None], ch
     model = small().fit(X, y, X_val=X_val, y_val=y_val)
     assert model.method_ == chosen
     assert len(model.models_) == len(model.history_) == len(model.noise_) == (2 if chosen == "dbk-silu" else 1)
-    assert (model.calibration_ is None) == (chosen == "sv-rbf")
+    assert (model.calibration_ is None) == (chosen == "sv-rbf-linear")
     assert_same(model, alone, X)
     np.testing.assert_array_equal(model.predict_quantiles(X, [0.1, 0.9]), alone.predict_quantiles(X, [0.1, 0.9]))
     np.testing.assert_array_equal(model.sample_functions(3, 0)(X), alone.sample_functions(3, 0)(X))
@@ -188,7 +188,7 @@ def dense_gp(model: DeepBasisRegressor, table: Table, X_new: Floats) -> tuple[Fl
 @pytest.mark.parametrize("how", ["held out", "weighted", "given", "one group", "asked for"])
 def test_a_kernel_that_is_chosen_takes_in_the_rows_that_were_held_out(prefer: Callable[[str], None], how: str) -> None:
     """But none that the user gave to validate on, none twice, and not where the method was asked for."""
-    prefer("sv-rbf")
+    prefer("sv-rbf-linear")
     X, y = easy(60)
     X_new, _ = easy(15, 2)
     weight = np.random.default_rng(0).integers(1, 4, size=60).astype(float) if how == "weighted" else None
@@ -199,7 +199,7 @@ def test_a_kernel_that_is_chosen_takes_in_the_rows_that_were_held_out(prefer: Ca
         model.fit(inside.X, inside.y, X_val=outside.X, y_val=outside.y)
     else:
         model.fit(X, y, sample_weight=weight, groups=np.zeros(60) if how == "one group" else None)
-    assert model.method_ == "sv-rbf"
+    assert model.method_ == "sv-rbf-linear"
     known = inside if how in ("given", "asked for") else whole
     np.testing.assert_allclose(model.predict(X_new, True), dense_gp(model, known, X_new), rtol=1e-6)
     other = whole if known is inside else inside
@@ -207,7 +207,7 @@ def test_a_kernel_that_is_chosen_takes_in_the_rows_that_were_held_out(prefer: Ca
 
 
 def test_the_scores_are_from_before_the_held_out_rows_were_taken_in(prefer: Callable[[str], None]) -> None:
-    prefer("sv-rbf")
+    prefer("sv-rbf-linear")
     X, y = easy(60)
     inside, outside = Table(X, y).split(0.1)
     model = small().fit(X, y)
@@ -304,7 +304,7 @@ def stepped(rows: int, seed: int) -> tuple[Floats, Floats]:
     return X, np.sign(X[:, 0]) * np.sign(X[:, 1]) + noise
 
 
-@pytest.mark.parametrize(("table", "expected"), [(smooth, "sv-rbf"), (stepped, "dbk-silu")])
+@pytest.mark.parametrize(("table", "expected"), [(smooth, "sv-rbf-linear"), (stepped, "dbk-silu")])
 def test_auto_takes_what_is_better_on_new_rows(
     table: Callable[[int, int], tuple[Floats, Floats]], expected: str
 ) -> None:
@@ -323,7 +323,7 @@ def test_auto_takes_what_is_better_on_new_rows(
         patch.setattr(planning, "RECIPES", RECIPES)  # with all their steps
         patch.setattr(DeepBasisRegressor, "_fit_rows", noted)
         model = small(**settings).fit(*table(300, 0))
-    other = "dbk-silu" if expected == "sv-rbf" else "sv-rbf"
+    other = "dbk-silu" if expected == "sv-rbf-linear" else "sv-rbf-linear"
     assert seen[expected] < seen[other] - 0.1
     assert model.method_ == expected
     assert model.evaluate(X_new, y_new)["nll"] == pytest.approx(seen[expected], abs=0.1)
@@ -334,7 +334,7 @@ def test_neither_order_nor_copies_change_the_choice_or_the_model(
     monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], rank: int
 ) -> None:
     """With fewer inducing points than the 18 distinct rows to train on, with as many, and with more asked for."""
-    prefer("sv-rbf")
+    prefer("sv-rbf-linear")
     X, y = easy(20)
     count = np.random.default_rng(0).integers(1, 4, size=20)
     order = np.random.default_rng(1).permutation(count.sum())
@@ -342,7 +342,7 @@ def test_neither_order_nor_copies_change_the_choice_or_the_model(
     settings = {"rank": rank}
     weighted = small(**settings).fit(X, y, sample_weight=count)
     repeated = small(**settings).fit(np.repeat(X, count, axis=0)[order], np.repeat(y, count)[order])
-    assert weighted.method_ == repeated.method_ == "sv-rbf"
+    assert weighted.method_ == repeated.method_ == "sv-rbf-linear"
     np.testing.assert_allclose(weighted.predict(X, True), repeated.predict(X, True), rtol=1e-6, atol=1e-8)
     losses = [model.history_[0]["train_loss"] for model in (weighted, repeated)]
     np.testing.assert_allclose(*losses, rtol=1e-6)  # of inducing points at one place rounding would decide the ways
@@ -350,9 +350,9 @@ def test_neither_order_nor_copies_change_the_choice_or_the_model(
 
 def test_a_later_fit_chooses_anew(prefer: Callable[[str], None]) -> None:
     X, y = easy()
-    prefer("sv-rbf")
+    prefer("sv-rbf-linear")
     model = small().fit(X, y)
-    assert model.method_ == "sv-rbf"
+    assert model.method_ == "sv-rbf-linear"
     assert model.set_params(method="dnn").fit(X, y).method_ == "dnn"
     prefer("dbk-silu")
     assert model.set_params(method="auto").fit(X, y).method_ == "dbk-silu"
@@ -360,7 +360,7 @@ def test_a_later_fit_chooses_anew(prefer: Callable[[str], None]) -> None:
 
 
 def test_a_random_state_decides_for_both(prefer: Callable[[str], None]) -> None:
-    prefer("sv-rbf")
+    prefer("sv-rbf-linear")
     X, y = easy()
     one, other = (small(random_state=np.random.RandomState(3)).fit(X, y) for _ in range(2))
     assert_same(one, other, X)
@@ -394,7 +394,7 @@ def test_a_shallow_kernel_starts_at_rows_to_train_on(runs: list[dict[str, Any]])
 
 
 def test_the_paper_s_recipe_starts_as_the_paper_says(runs: list[dict[str, Any]]) -> None:
-    for method in ("dbk-silu", "sv-rbf"):
+    for method in ("dbk-silu", "sv-rbf-linear"):
         small(recipe="paper", method=method, alpha=0.1, beta=0.1).fit(*easy())
         assert {member.noise for member in runs[-1]["members"]} == {1e-2}
     model = runs[-1]["build"](Member(seed=5))
@@ -413,7 +413,7 @@ def test_a_shallow_kernel_that_fails_is_passed_over(
 
     X, y = easy()
     alone = small(method="dbk-silu").fit(X, y)
-    prefer("sv-rbf")
+    prefer("sv-rbf-linear")
     monkeypatch.setattr(RBF, "start_at", spoil)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -476,7 +476,7 @@ def test_an_interrupt_of_the_last_trial_leaves_the_networks(
     alone = small(method="dbk-silu").fit(X, y)
     bar = Presses(1, ctrl_c)
     monkeypatch.setattr(estimator, "ProgressBar", lambda: bar)
-    prefer("sv-rbf")
+    prefer("sv-rbf-linear")
     with pytest.warns(FitWarning, match="interrupted") as seen:
         model = small(verbose=True).fit(X, y)
     assert len(seen) == 1
@@ -500,14 +500,14 @@ def test_an_interrupt_before_the_last_trial_has_a_result_is_told_too(
         genuine(self, *arguments)
 
     monkeypatch.setattr(RBF, "start_at", start_at)
-    prefer("sv-rbf")
+    prefer("sv-rbf-linear")
     with pytest.warns(FitWarning, match="interrupted"):
         model = small().fit(X, y)
     assert_same(model, alone, X)
 
 
 @pytest.mark.parametrize("candidate", [0, 1])
-@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf"])
+@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf-linear"])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], candidate: int, chosen: str
 ) -> None:

@@ -74,6 +74,7 @@ ROOMS = [
     "arguments",
     "planning",
     "starting",
+    "validating",
     "budget",
     "streaming",
     "persistence",

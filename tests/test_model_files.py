@@ -157,10 +157,10 @@ def test_other_settings_are_loaded_as_they_were_saved(path: Path, changes: Metad
 
 
 @pytest.mark.usefixtures("few_exact_steps")
-@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf"])
+@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf-linear"])
 def test_what_auto_has_chosen_is_loaded(path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
     """The file says both what was asked for and what it came to, and predicts as the latter."""
-    monkeypatch.setattr(estimator, "_is_as_good", lambda *of: chosen == "sv-rbf")
+    monkeypatch.setattr(estimator, "_is_as_good", lambda *of: chosen == "sv-rbf-linear")
     X, y = numbers()
     model = small(method="auto", blocks=2).fit(X, y)
     model.save(path)

@@ -9,7 +9,7 @@ from deepbasis.engine import devices
 from deepbasis.engine.settings import EXACT
 from deepbasis.errors import InputError, check_choice, check_number, check_positive_int
 from deepbasis.gp.methods import EMBEDDINGS, METHODS, OBJECTIVES
-from deepbasis.recipes import RECIPES
+from deepbasis.recipes import RECIPES, method_of
 
 
 def check_arguments(given: Any) -> None:
@@ -24,10 +24,10 @@ def check_arguments(given: Any) -> None:
                 f"{given.objective!r}"
             )
     check_choice("embedding", given.embedding, {"auto", *EMBEDDINGS})
-    if given.method == "sv-rbf" and given.embedding not in ("auto", "none"):
+    if METHODS[method_of(given.method)].backbone == "identity" and given.embedding not in ("auto", "none"):
         raise InputError(
-            f"method 'sv-rbf' has no network for an embedding to come before, got embedding={given.embedding!r}; leave "
-            "it out"
+            f"method {given.method!r} has no network for an embedding to come before, got embedding="
+            f"{given.embedding!r}; leave it out"
         )
     for name in ("rank", "width", "blocks", "members"):
         check_positive_int(name, getattr(given, name))

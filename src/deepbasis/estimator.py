@@ -43,6 +43,7 @@ from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_tar
 from deepbasis.tables.resident import Table
 from deepbasis.tables.scanning import Roles
 from deepbasis.tables.sources import Source
+from deepbasis.validating import fair_say
 
 _INTERRUPTED = "the fit was interrupted: this is the best so far"
 _HEALTH_ROWS = 30  # fewer validation rows say nothing
@@ -67,13 +68,14 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
 
     Parameters
     ----------
-    method : "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" or "dnn", the paper's methods. A DNN has no
-        distribution of its own: it predicts with the variance of its validation residuals. "auto" is "dbk-silu"; on a
-        small table a shallow kernel, "sv-rbf" trained exactly, unless the validation rows clearly prefer the networks.
-        It is not calibrated, and at the end its posterior takes in the rows that were held out.
+    method : "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" or "dnn", the paper's methods, or
+        "sv-rbf-linear", with a linear kernel added. A DNN has no distribution of its own: it predicts with the variance
+        of its validation residuals. "auto" is "dbk-silu"; on a small table a shallow kernel, "sv-rbf-linear" trained
+        exactly, unless the validation rows clearly prefer the networks. It is not calibrated, and at the end its
+        posterior takes in the rows that were held out.
     recipe : what "auto" means: "default", or "paper" for the paper's settings.
     objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows, or, of a sparse
-        method ("sv-rbf", "sv-dkl", "pp-dkl"), by its bound.
+        method ("sv-rbf", "sv-rbf-linear", "sv-dkl", "pp-dkl"), by its bound.
     rank, width, blocks : basis functions; width and residual blocks of the network.
     inner : width inside a block, or "auto": the recipe's multiple of `width`.
     embedding : what comes before the network: "none"; "fourier", waves across all columns together, for coordinates;
@@ -84,7 +86,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     members : models in the ensemble, which predicts as their equal mixture.
     epochs, batch_size, learning_rate, patience : numbers, or "auto": the recipe's for this many rows.
     validation_fraction : share of the rows held out for early stopping and selection. Identical rows, and rows of one
-        group, are never on both sides.
+        group, are never on both sides. Copies of a row tell of one place: in selection and calibration they count for
+        three average rows at most.
     calibrate : whether to predict with a mixture of three scales of the predictive variance, noise included, fitted to
         the validation rows, or "auto": as the recipe says. Residuals have heavier tails than a Gaussian.
     dtype : "float32", "float64", or "auto": float64 for small tables.
@@ -97,7 +100,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     ----------
     method_ : what "auto" has come to.
     embedding_ : what comes before the network.
-    rank_ : basis functions: `rank`, or fewer of a shallow kernel where there are fewer distinct rows.
+    rank_ : basis functions: `rank`, or fewer of a shallow kernel where there are fewer distinct rows; those of a linear
+        kernel, one a column, come on top.
     history_ : for each member a dict of "train_loss", "validation" and "noise" (standardised units), a number an epoch.
     validation_ : metrics of the ensemble on the validation rows, in the target's units. With calibration they are
         flattering: of the calibrated ensemble, on the very rows that it was calibrated on. Of a shallow kernel: before
@@ -240,7 +244,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             raise error if X_val is None else InputError(f"X_val: {error}") from None
         small = len(data) <= ONE_THREAD_ROWS and devices.named(self.device).type == "cpu"
         with devices.one_thread() if small else nullcontext():
-            is_shallow, interrupted = self._fit_best(data, validation, how)
+            is_shallow, interrupted = self._fit_best(data, self._with_fair_say(validation), how)
             if interrupted:
                 warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
             mean = weighted_mean(data.y, data.weight)
@@ -288,14 +292,15 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         plan = make_plan(self, survey.statistics.rows, streamed=True, max_steps=how.max_steps)
         encoder = survey.encoder(self.preprocessor_, self.target_, plan.settings.dtype)
         validation = survey.validation(encoder) if aside is None else streaming.all_rows(aside, encoder, limit)
+        judges = self._with_fair_say(validation)
         members = self._members(plan, validation, how)
         room = streaming.room_for(plan, self._build(members[0]), len(members), validation, encoder, source, limit)
         at_a_time = min(how.team.gather_objects(room.members))
         with survey.stream(encoder, plan, room.sizes, members[0].seed, how.team) as data:
-            chosen, interrupted = self._train(data, validation, plan, members, replace(how, wave_size=at_a_time))
+            chosen, interrupted = self._train(data, judges, plan, members, replace(how, wave_size=at_a_time))
         if interrupted:
             warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
-        self._keep(chosen, validation, plan)
+        self._keep(chosen, judges, plan)
         spread = torch.as_tensor(survey.statistics.target_moments.std / self.target_.scale, dtype=validation.y.dtype)
         self._look_at(validation, torch.zeros_like(spread), spread.square())
         return self
@@ -309,6 +314,10 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         x = self.preprocessor_.transform(table.X)
         weight = None if table.weight is None else tensor(table.weight)
         return Rows(tensor(x), tensor(self.target_.transform(table.y)), weight)
+
+    def _with_fair_say(self, validation: Rows) -> Rows:
+        """The rows as they select and calibrate; they are scored as they are."""
+        return fair_say(validation, RECIPES[self.recipe].most_say)
 
     def _build(self, member: Member) -> DeepBasisGP:
         return build(

@@ -89,7 +89,7 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
         raise ValueError(f"its embedding is {regressor.embedding!r}, its members have {regressor.embedding_!r}")
     regressor.rank_ = int(regressor.rank)
     if METHODS[regressor.method_].backbone == "identity":  # it may have fewer
-        regressor.rank_ = min(regressor.rank_, len(tensors["member/0/posterior.m"]))
+        regressor.rank_ = min(regressor.rank_, len(tensors["member/0/expansion.Z"]))
     arrays = {name: tensor.numpy() for name, tensor in _under("preprocessor/", tensors).items()}
     regressor.preprocessor_ = Preprocessor.from_state(arrays, metadata["preprocessing"])
     regressor.target_ = TargetScaler.from_state(metadata["target"])

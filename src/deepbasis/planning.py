@@ -107,7 +107,7 @@ def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
     if given.method != "auto" or asked_for_a_network or rows > recipe.shallow_rows:
         return [deep]
     shallow = {
-        "method": "sv-rbf",
+        "method": "sv-rbf-linear",
         "objective": "mml",
         "members": 1,
         "learning_rate": "auto",

@@ -58,6 +58,8 @@ class Recipe:
     alphas: Sequence[float]
     betas: Sequence[float]
     """What alpha="auto" and beta="auto" choose from."""
+    most_say: float | None
+    """The copies of an input among the validation rows count for so many average inputs at most."""
     calibrate: bool
     """Whether the validation rows also give a mixture of scales of the predictive variance."""
     start_from_data: bool
@@ -95,6 +97,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             patience_share=0.5,
             alphas=(0.1,),
             betas=(1.0,),
+            most_say=3.0,
             calibrate=True,
             start_from_data=True,
             shallow_rows=2_000,
@@ -124,6 +127,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             patience_share=1.0,
             alphas=(0.0, 0.01, 0.1, 1.0),
             betas=(0.0, 0.01, 0.1, 1.0),
+            most_say=None,
             calibrate=False,
             start_from_data=False,
             shallow_rows=0,

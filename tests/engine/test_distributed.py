@@ -230,7 +230,14 @@ RUNS = [
         ("dbk-rbf", "dppgp-detached", 3),
         ("dbk-silu", "dppgp-detached", 1),
     ),
-    *(("vbll", "elbo", 3), ("sv-dkl", "elbo", 1), ("sv-rbf", "elbo", 3), ("pp-dkl", "ppgp", 1), ("pp-dkl", "ppgp", 3)),
+    *(
+        ("vbll", "elbo", 3),
+        ("sv-dkl", "elbo", 1),
+        ("sv-rbf", "elbo", 3),
+        ("sv-rbf-linear", "elbo", 1),
+        ("pp-dkl", "ppgp", 1),
+        ("pp-dkl", "ppgp", 3),
+    ),
     *(("dnn", "mse", 3), ("dnn", "mse", 1)),
 ]
 

@@ -552,6 +552,7 @@ def test_a_clip_that_is_never_reached_changes_nothing(lab):
         ("dbk-silu", "mml", 2),
         ("sv-rbf", "mml", 1),
         ("sv-rbf", "mml", 2),
+        ("sv-rbf-linear", "mml", 2),
     ],
 )
 def test_weights_are_repetitions(lab, method, objective, count):

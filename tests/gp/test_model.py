@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF as SklearnRBF
+from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKernel
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from deepbasis.errors import InputError, NumericalError
+from deepbasis.gp import exact
 from deepbasis.gp.backbone import Identity, ResNet
-from deepbasis.gp.expansion import RBF, SiLU
+from deepbasis.gp.expansion import RBF, RBFLinear, SiLU
 from deepbasis.gp.methods import METHODS, OBJECTIVES, build
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP, Noise
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
@@ -430,7 +433,7 @@ def test_methods_of_a_family_differ_only_in_how_they_are_trained_and_read(family
     assert len({METHODS[method].objective for method in family}) == len(family)
 
 
-def test_the_table_of_methods_is_the_papers():
+def test_the_table_of_methods_is_the_papers_and_one_more():
     """Appendix B, "Baselines": what each is trained with, and which predict with the correction of Eq. 4."""
     assert {name: (row.objective, row.corrected) for name, row in METHODS.items()} == {
         "dbk-silu": ("dppgp", False),
@@ -439,6 +442,7 @@ def test_the_table_of_methods_is_the_papers():
         "sv-dkl": ("elbo", True),
         "pp-dkl": ("ppgp", True),
         "sv-rbf": ("elbo", True),
+        "sv-rbf-linear": ("elbo", True),
         "dnn": ("mse", False),
     }
 
@@ -681,6 +685,50 @@ def test_duplicate_inducing_points_work_with_the_default_jitter(dtype, copies):
     reference = RBF(D, R).double()
     reference.load_state_dict(expansion.state_dict())
     close(features.prior_var[:50], reference(g.double()).prior_var, 2e-3)
+
+
+def test_a_linear_kernel_is_added_without_inducing_points(dtype):
+    """phi and the correction together are the diagonal of the full kernel; at the inducing points phi is all of it."""
+    expansion = RBFLinear(D, R, jitter=0.0).to(dtype)
+    with torch.no_grad():
+        expansion.log_slope.copy_(torch.linspace(-2.0, 1.0, D))
+    g = inputs(50, dtype)
+    features = expansion(g)
+    assert features.phi.shape == (50, expansion.rank) == (50, R + D)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
+    close(features.prior_var, features.phi.square().sum(-1), tolerance)
+    close(features.prior_var + features.correction, expansion.kernel(g, g).diagonal(), tolerance)
+    Z = expansion.Z.detach()
+    phi = expansion(Z).phi
+    close(phi @ phi.mT, expansion.kernel(Z, Z), 1e-8 if dtype == torch.float64 else 1e-3)
+    slopes = g * expansion.log_slope.detach().exp()
+    close(expansion.kernel(g, g), RBF.kernel(expansion, g, g) + slopes @ slopes.mT, tolerance)
+
+
+def test_with_an_inducing_point_at_every_row_it_is_scikit_learns_gp():
+    """Likelihood and predictions, far outside the rows too, where the line goes on."""
+    x, new = inputs(R), 3.0 * inputs(7, seed=6)
+    y = x @ torch.tensor([1.0, -0.5, 0.0][:D] + [0.0] * (D - 3), dtype=torch.float64) + torch.sin(3.0 * x[:, 0])
+    model = small("sv-rbf-linear", noise=0.05)
+    with torch.no_grad():
+        model.expansion.Z.copy_(x)
+        model.expansion.jitter = 1e-12
+        model.expansion.log_lengthscale.copy_(torch.linspace(-0.3, 0.4, D))
+        model.expansion.log_variance.fill_(math.log(0.7))
+        model.expansion.log_slope.fill_(math.log(1.3))
+    lengthscales = model.expansion.log_lengthscale.detach().exp().numpy()
+    kernel = ConstantKernel(0.7) * SklearnRBF(lengthscales) + ConstantKernel(1.69) * DotProduct(0.0, "fixed")
+    peer = GaussianProcessRegressor(kernel + WhiteKernel(model.noise().item()), optimizer=None).fit(
+        x.numpy(), y.numpy()
+    )
+    exact.fit_posterior(model, lambda: [(x, y)])
+    features = model.features(x)
+    bound = exact.sparse_bound(features.phi, features.correction, y, model.noise())
+    assert bound.item() == pytest.approx(peer.log_marginal_likelihood_value_, rel=1e-6)
+    mean, std = peer.predict(new.numpy(), return_std=True)
+    predicted = predict(model(new), corrected=True)
+    np.testing.assert_allclose(predicted.mean.detach(), mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(predicted.variance.detach(), std**2, rtol=1e-5)
 
 
 def test_far_from_the_data_only_the_correction_keeps_the_prior_variance(dtype):

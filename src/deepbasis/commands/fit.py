@@ -58,7 +58,7 @@ def fit(
         list[str] | None, option("COLUMN", "A column to leave out; may be given several times.", ROLES)
     ] = None,
     method: Annotated[
-        str, choice(METHODS, "One of the paper's; auto: dbk-silu, or on a small table sv-rbf.", MODEL)
+        str, choice(METHODS, "auto: dbk-silu, or on a small table sv-rbf-linear if it is as good.", MODEL)
     ] = AUTO,
     recipe: Annotated[str, choice(RECIPES, "What 'auto' stands for.", MODEL)] = "default",
     objective: Annotated[

@@ -9,7 +9,7 @@ import typer
 
 AUTO = "auto"
 EMBEDDINGS = (AUTO, "none", "periodic", "fourier")
-METHODS = (AUTO, "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf", "dnn")
+METHODS = (AUTO, "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf", "sv-rbf-linear", "dnn")
 """For the help and the shell's completion, which must not import torch; a test compares them with the real table."""
 OBJECTIVES = ("dppgp", "dppgp-detached", "ppgp", "elbo", "mse", "mml")
 RECIPES = ("default", "paper")

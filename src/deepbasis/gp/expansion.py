@@ -78,7 +78,7 @@ class RBF(nn.Module):
         NOTE[DIFF]: the paper starts them uniformly in [-1, 1]^h, where with a shallow kernel no data may be.
         """
         distinct = torch.unique(g, dim=0)
-        order = torch.randperm(len(distinct), generator=generator)[: self.rank]
+        order = torch.randperm(len(distinct), generator=generator)[: len(self.Z)]
         self.Z[: len(order)] = distinct[order].to(self.Z)
 
     def forward(self, g: Float[Tensor, "b h"]) -> Features:
@@ -106,12 +106,36 @@ class RBF(nn.Module):
         """
         Z = self._scaled(self.Z).double()
         variance = self.log_variance.exp().double()
-        eye = torch.eye(self.rank, dtype=torch.float64, device=Z.device)
+        eye = torch.eye(len(Z), dtype=torch.float64, device=Z.device)
         squared_distance = _squared_distance(Z, Z) * (1.0 - eye)  # exactly zero on the diagonal
         # Rounding errs by about eps ||z||^2 in each distance: nothing, but for points 10^6 lengthscales out.
-        rounding = self.rank * torch.finfo(torch.float64).eps * (Z.detach() * Z.detach()).sum(-1).amax()
+        rounding = len(Z) * torch.finfo(torch.float64).eps * (Z.detach() * Z.detach()).sum(-1).amax()
         K = variance * (torch.exp(-0.5 * squared_distance) + (self.jitter + rounding) * eye)
         return _inverse_cholesky(K, self.Z.dtype)
+
+
+class RBFLinear(RBF):
+    """A linear kernel beside that of `RBF`: k~(x, x') = RBF + sum_j a_j^2 g_j(x) g_j(x'), a slope's scale a_j a column.
+
+    The linear part needs no inducing points: its h basis functions a_j g_j(x) are exact, and come after the r others.
+    So the correction of Eq. 4 is that of the RBF part.
+
+    NOTE[DIFF]: not in the paper. An RBF kernel says a straight line with a lengthscale that has no end.
+    """
+
+    def __init__(self, h: int, rank: int, *, jitter: float = 1e-4) -> None:
+        super().__init__(h, rank, jitter=jitter)
+        self.rank = rank + h
+        self.log_slope = nn.Parameter(torch.full((h,), -0.5 * math.log(h)))  # sum_j a_j^2 = 1
+
+    def forward(self, g: Float[Tensor, "b h"]) -> Features:
+        smooth = super().forward(g)
+        lines = g * self.log_slope.exp()
+        prior_var = smooth.prior_var + (lines * lines).sum(-1)
+        return Features(torch.cat([smooth.phi, lines], -1), prior_var, smooth.correction, smooth.info)
+
+    def kernel(self, g: Float[Tensor, "a h"], g2: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:
+        return super().kernel(g, g2) + (g * (2.0 * self.log_slope).exp()) @ g2.mT
 
 
 class PassThrough(nn.Module):

@@ -1,4 +1,4 @@
-"""Every method of the paper as a row of one table (Appendix B, "Baselines"). A new method is a new row."""
+"""Every method of the paper as a row of one table (Appendix B, "Baselines"), and our own. A new method is a new row."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,7 +13,7 @@ from deepbasis.errors import InputError, check_choice, check_positive_int
 from deepbasis.gp import objectives
 from deepbasis.gp.backbone import Identity, ResNet
 from deepbasis.gp.embedding import Fourier, Periodic
-from deepbasis.gp.expansion import RBF, PassThrough, SiLU
+from deepbasis.gp.expansion import RBF, PassThrough, RBFLinear, SiLU
 from deepbasis.gp.model import DeepBasisGP, Noise, Terms
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
 
@@ -48,8 +48,13 @@ METHODS: MappingProxyType[str, Method] = MappingProxyType(
         "sv-dkl": Method("resnet", "rbf", "elbo", corrected=True),
         "pp-dkl": Method("resnet", "rbf", "ppgp", corrected=True),
         "sv-rbf": Method("identity", "rbf", "elbo", corrected=True),
+        "sv-rbf-linear": Method("identity", "rbf-linear", "elbo", corrected=True),
         "dnn": Method("resnet", "none", "mse", corrected=False),
     }
+)
+
+EXPANSIONS: MappingProxyType[str, Callable[[int, int], SiLU | RBF]] = MappingProxyType(
+    {"silu": SiLU, "rbf": RBF, "rbf-linear": RBFLinear}
 )
 
 EMBEDDINGS = ("none", "periodic", "fourier")
@@ -94,13 +99,13 @@ def build(
             raise InputError(f"method {method!r} has no network for an embedding to come before; leave it out")
         else:
             backbone = Identity(d)
-        expansion: nn.Module
+        expansion: SiLU | RBF | PassThrough
         posterior: WeightPosterior | PointWeights
         if row.expansion == "none":
             expansion, posterior = PassThrough(backbone.width), PointWeights(backbone.width)
         else:
-            expansion = {"silu": SiLU, "rbf": RBF}[row.expansion](backbone.width, rank)
-            posterior = WeightPosterior(rank)
+            expansion = EXPANSIONS[row.expansion](backbone.width, rank)
+            posterior = WeightPosterior(expansion.rank)
         return DeepBasisGP(backbone, expansion, posterior, Noise(noise, parameterisation=noise_parameterisation))
 
 
