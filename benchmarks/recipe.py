@@ -218,6 +218,8 @@ SMALL_TRIALS: dict[str, Trial] = {
     "noise-start-1e-1": replace(SMALL, noise=1e-1),
     "chosen": SMALL_CHOSEN,
     "chosen-rate-1e-2-steps-2000": replace(SMALL_CHOSEN, learning_rate=1e-2, steps=2_000),
+    "one-batch": replace(SMALL_CHOSEN, learning_rate=1e-2, steps=2_000, batch_size=1_024, inner=64),
+    "one-batch-steps-1000": replace(SMALL_CHOSEN, learning_rate=1e-2, batch_size=1_024, inner=64),
     "chosen-fourier": replace(SMALL_CHOSEN, embedding="fourier:64:0.1:30:1"),
     "chosen-steps-2000": replace(SMALL_CHOSEN, steps=2_000),
     "chosen-steps-4000": replace(SMALL_CHOSEN, steps=4_000),

@@ -70,9 +70,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     ----------
     method : "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" or "dnn", the paper's methods, or
         "sv-rbf-linear", with a linear kernel added. A DNN has no distribution of its own: it predicts with the variance
-        of its validation residuals. "auto" is "dbk-silu"; on a small table a shallow kernel, "sv-rbf-linear" trained
-        exactly, unless the validation rows clearly prefer the networks. It is not calibrated, and at the end its
-        posterior takes in the rows that were held out.
+        of its validation residuals. "auto" is "dbk-silu"; on a small table a shallow kernel, "sv-rbf" or
+        "sv-rbf-linear" trained exactly, unless the validation rows clearly prefer the networks. It is not calibrated,
+        and at the end its posterior takes in the rows that were held out.
     recipe : what "auto" means: "default", or "paper" for the paper's settings.
     objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows, or, of a sparse
         method ("sv-rbf", "sv-rbf-linear", "sv-dkl", "pp-dkl"), by its bound.
@@ -255,19 +255,24 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         return self
 
     def _fit_best(self, data: Rows, validation: Rows, how: _How) -> tuple[bool, bool]:
-        """Of what there is to choose from: whether that is the shallow kernel, and whether it was interrupted."""
-        best, *others = (copy(self).set_params(**changes) for changes in candidates(self, len(data)))
+        """Of what there is to choose from: whether that is a shallow kernel, and whether it was interrupted."""
+        best, *kernels = (copy(self).set_params(**changes) for changes in candidates(self, len(data)))
         interrupted = best._fit_rows(data, validation, how)
-        for shallow in () if interrupted else others:
-            with suppress(NumericalError):  # the networks stand
-                try:
-                    interrupted = shallow._fit_rows(data, validation, replace(how, checkpoint=None))
-                except KeyboardInterrupt:
-                    interrupted = True
-                if not interrupted and how.team.broadcast_object(_is_as_good(shallow, best, validation)):
-                    best = shallow
+        fitted = []
+        for kernel in kernels:
+            if not interrupted:
+                with suppress(NumericalError):  # the others stand
+                    try:
+                        interrupted = kernel._fit_rows(data, validation, replace(how, checkpoint=None))
+                    except KeyboardInterrupt:
+                        interrupted = True
+                    fitted.append(kernel)
+        if fitted and not interrupted:
+            likeliest = fitted[how.team.broadcast_object(int(np.argmin([_bic(kernel, data) for kernel in fitted])))]
+            if how.team.broadcast_object(_is_as_good(likeliest, best, validation)):
+                best = likeliest
         self.__dict__.update({name: value for name, value in vars(best).items() if name.endswith("_")})
-        return best in others, interrupted
+        return best in kernels, interrupted
 
     def _fit_rows(self, data: Rows, validation: Rows, how: _How) -> bool:
         """True if it was interrupted."""
@@ -467,6 +472,13 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _bic(kernel: DeepBasisRegressor, data: Rows) -> float:
+    """Half of Schwarz' criterion: minus the bound on the likelihood, and log(n) / 2 for each number of the kernel."""
+    n = len(data) if data.weight is None else float(data.weight.sum())
+    numbers = [value.numel() for name, value in kernel.models_[0].expansion.named_parameters() if name != "Z"]
+    return n * float(kernel.history_[0]["train_loss"][-1]) + 0.5 * math.log(n) * sum(numbers)
 
 
 def _is_as_good(shallow: DeepBasisRegressor, deep: DeepBasisRegressor, validation: Rows) -> bool:

@@ -96,7 +96,7 @@ def embedding_of(given: Any, preprocessor: Preprocessor, rows: int) -> str:
 
 
 def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
-    """What a `DeepBasisRegressor` is to be fitted as, by changes of its parameters; of two, the validation chooses.
+    """What a `DeepBasisRegressor` is to be fitted as, by changes of its parameters: networks, and shallow kernels.
 
     A shallow kernel trained by its marginal likelihood has little to overfit with: on a small table it is often better
     than a network, and calibrated.
@@ -107,7 +107,6 @@ def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
     if given.method != "auto" or asked_for_a_network or rows > recipe.shallow_rows:
         return [deep]
     shallow = {
-        "method": "sv-rbf-linear",
         "objective": "mml",
         "members": 1,
         "learning_rate": "auto",
@@ -117,4 +116,4 @@ def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
         # The marginal likelihood of all rows to train on has calibrated it: a tenth as many rows would do it worse.
         "calibrate": False if given.calibrate == "auto" else given.calibrate,
     }
-    return [deep, shallow]
+    return [deep, {"method": "sv-rbf", **shallow}, {"method": "sv-rbf-linear", **shallow}]

@@ -691,7 +691,8 @@ def test_a_linear_kernel_is_added_without_inducing_points(dtype):
     """phi and the correction together are the diagonal of the full kernel; at the inducing points phi is all of it."""
     expansion = RBFLinear(D, R, jitter=0.0).to(dtype)
     with torch.no_grad():
-        expansion.log_slope.copy_(torch.linspace(-2.0, 1.0, D))
+        expansion.log_lengthscale.copy_(torch.linspace(-0.5, 0.7, D))
+        expansion.log_slope.fill_(0.3)
     g = inputs(50, dtype)
     features = expansion(g)
     assert features.phi.shape == (50, expansion.rank) == (50, R + D)
@@ -701,8 +702,8 @@ def test_a_linear_kernel_is_added_without_inducing_points(dtype):
     Z = expansion.Z.detach()
     phi = expansion(Z).phi
     close(phi @ phi.mT, expansion.kernel(Z, Z), 1e-8 if dtype == torch.float64 else 1e-3)
-    slopes = g * expansion.log_slope.detach().exp()
-    close(expansion.kernel(g, g), RBF.kernel(expansion, g, g) + slopes @ slopes.mT, tolerance)
+    scaled = g / expansion.log_lengthscale.detach().exp()
+    close(expansion.kernel(g, g), RBF.kernel(expansion, g, g) + math.exp(0.6) * scaled @ scaled.mT, tolerance)
 
 
 def test_with_an_inducing_point_at_every_row_it_is_scikit_learns_gp():
@@ -716,16 +717,15 @@ def test_with_an_inducing_point_at_every_row_it_is_scikit_learns_gp():
         model.expansion.log_lengthscale.copy_(torch.linspace(-0.3, 0.4, D))
         model.expansion.log_variance.fill_(math.log(0.7))
         model.expansion.log_slope.fill_(math.log(1.3))
-    lengthscales = model.expansion.log_lengthscale.detach().exp().numpy()
-    kernel = ConstantKernel(0.7) * SklearnRBF(lengthscales) + ConstantKernel(1.69) * DotProduct(0.0, "fixed")
-    peer = GaussianProcessRegressor(kernel + WhiteKernel(model.noise().item()), optimizer=None).fit(
-        x.numpy(), y.numpy()
-    )
+    lengthscales = model.expansion.log_lengthscale.detach().exp()  # scikit-learn's linear kernel has none
+    kernel = ConstantKernel(0.7) * SklearnRBF(1.0) + ConstantKernel(1.69) * DotProduct(0.0, "fixed")
+    peer = GaussianProcessRegressor(kernel + WhiteKernel(model.noise().item()), optimizer=None)
+    peer.fit((x / lengthscales).numpy(), y.numpy())
     exact.fit_posterior(model, lambda: [(x, y)])
     features = model.features(x)
     bound = exact.sparse_bound(features.phi, features.correction, y, model.noise())
     assert bound.item() == pytest.approx(peer.log_marginal_likelihood_value_, rel=1e-6)
-    mean, std = peer.predict(new.numpy(), return_std=True)
+    mean, std = peer.predict((new / lengthscales).numpy(), return_std=True)
     predicted = predict(model(new), corrected=True)
     np.testing.assert_allclose(predicted.mean.detach(), mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(predicted.variance.detach(), std**2, rtol=1e-5)

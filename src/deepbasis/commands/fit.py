@@ -57,9 +57,7 @@ def fit(
     drop: Annotated[
         list[str] | None, option("COLUMN", "A column to leave out; may be given several times.", ROLES)
     ] = None,
-    method: Annotated[
-        str, choice(METHODS, "auto: dbk-silu, or on a small table sv-rbf-linear if it is as good.", MODEL)
-    ] = AUTO,
+    method: Annotated[str, choice(METHODS, "auto: dbk-silu, or on a small table a shallow kernel.", MODEL)] = AUTO,
     recipe: Annotated[str, choice(RECIPES, "What 'auto' stands for.", MODEL)] = "default",
     objective: Annotated[
         str | None, choice(OBJECTIVES, "Instead of the method's own; mml is exact inference.", MODEL)

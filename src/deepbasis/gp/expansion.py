@@ -115,27 +115,31 @@ class RBF(nn.Module):
 
 
 class RBFLinear(RBF):
-    """A linear kernel beside that of `RBF`: k~(x, x') = RBF + sum_j a_j^2 g_j(x) g_j(x'), a slope's scale a_j a column.
+    """A linear kernel beside that of `RBF`: k~(x, x') = RBF + a^2 sum_j g_j(x) g_j(x') / l_j^2, with its lengthscales.
 
-    The linear part needs no inducing points: its h basis functions a_j g_j(x) are exact, and come after the r others.
-    So the correction of Eq. 4 is that of the RBF part.
+    The linear part needs no inducing points: its h basis functions a g_j(x) / l_j are exact, and come after the r
+    others. So the correction of Eq. 4 is that of the RBF part.
 
-    NOTE[DIFF]: not in the paper. An RBF kernel says a straight line with a lengthscale that has no end.
+    NOTE[DIFF]: not in the paper. An RBF kernel says a straight line by a variance and lengthscales that have no end.
     """
 
     def __init__(self, h: int, rank: int, *, jitter: float = 1e-4) -> None:
         super().__init__(h, rank, jitter=jitter)
         self.rank = rank + h
-        self.log_slope = nn.Parameter(torch.full((h,), -0.5 * math.log(h)))  # sum_j a_j^2 = 1
+        self.log_slope = nn.Parameter(torch.tensor(-0.5 * math.log(h)))  # the slopes' variances sum to 1 / h
 
     def forward(self, g: Float[Tensor, "b h"]) -> Features:
         smooth = super().forward(g)
-        lines = g * self.log_slope.exp()
+        lines = g * self._slopes()
         prior_var = smooth.prior_var + (lines * lines).sum(-1)
         return Features(torch.cat([smooth.phi, lines], -1), prior_var, smooth.correction, smooth.info)
 
     def kernel(self, g: Float[Tensor, "a h"], g2: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:
-        return super().kernel(g, g2) + (g * (2.0 * self.log_slope).exp()) @ g2.mT
+        return super().kernel(g, g2) + (g * self._slopes().square()) @ g2.mT
+
+    def _slopes(self) -> Float[Tensor, " h"]:
+        """The prior standard deviation of each column's slope."""
+        return (self.log_slope - self.log_lengthscale).exp()
 
 
 class PassThrough(nn.Module):
