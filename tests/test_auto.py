@@ -1,4 +1,4 @@
-"""method="auto": a network, or on a small table a shallow kernel, whichever the validation rows say."""
+"""method="auto": a network, or on a small table a shallow kernel: of two the likelier, if the validation rows agree."""
 
 import functools
 import signal
@@ -40,6 +40,7 @@ SHALLOW = {
     "compile": False,
     "calibrate": False,
 }
+KERNELS = [{**SHALLOW, "method": "sv-rbf"}, SHALLOW]
 
 
 def small(**changes: Any) -> DeepBasisRegressor:
@@ -75,10 +76,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def prefer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Make the validation rows speak for a method, whatever they say."""
+    """Make the rows speak for a method, whatever they say."""
 
     def prefer(method: str) -> None:
-        monkeypatch.setattr(estimator, "_is_as_good", lambda *of: method == "sv-rbf-linear")
+        monkeypatch.setattr(estimator, "_bic", lambda kernel, data: float(kernel.method_ != method))
+        monkeypatch.setattr(estimator, "_is_as_good", lambda *of: method != "dbk-silu")
 
     return prefer
 
@@ -102,15 +104,15 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
 @pytest.mark.parametrize(
     ("changes", "rows", "expected"),
     [
-        ({}, 2, [DEEP, SHALLOW]),
-        ({}, 2_000, [DEEP, SHALLOW]),
+        ({}, 2, [DEEP, *KERNELS]),
+        ({}, 2_000, [DEEP, *KERNELS]),
         ({}, 2_001, [DEEP]),
-        ({"members": 7, "patience": 3, "learning_rate": 1e-4, "epochs": 5, "compile": True}, 100, [DEEP, SHALLOW]),
-        ({"calibrate": True}, 100, [DEEP, {**SHALLOW, "calibrate": True}]),
-        ({"calibrate": False}, 100, [DEEP, SHALLOW]),
+        ({"members": 7, "patience": 3, "learning_rate": 1e-4, "epochs": 5, "compile": True}, 100, [DEEP, *KERNELS]),
+        ({"calibrate": True}, 100, [DEEP, *({**kernel, "calibrate": True} for kernel in KERNELS)]),
+        ({"calibrate": False}, 100, [DEEP, *KERNELS]),
         ({"objective": "mml"}, 100, [DEEP]),
         ({"embedding": "fourier"}, 100, [DEEP]),
-        ({"embedding": "none"}, 100, [DEEP, SHALLOW]),
+        ({"embedding": "none"}, 100, [DEEP, *KERNELS]),
         ({"objective": "dppgp"}, 100, [DEEP]),
         ({"recipe": "paper"}, 2, [DEEP]),
         ({"method": "dbk-silu"}, 100, [DEEP]),
@@ -127,7 +129,7 @@ def test_auto_is_the_default() -> None:
     assert DeepBasisRegressor().method == "auto"
 
 
-@pytest.mark.parametrize(("most", "trials"), [(89, 1), (90, 2)])
+@pytest.mark.parametrize(("most", "trials"), [(89, 1), (90, 3)])
 def test_it_is_the_rows_to_train_on_that_count(
     monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], most: int, trials: int
 ) -> None:
@@ -141,30 +143,32 @@ def test_it_is_the_rows_to_train_on_that_count(
 def test_each_candidate_is_trained_in_its_own_way(runs: list[dict[str, Any]]) -> None:
     X, y = easy()
     small(patience=3, learning_rate=1e-4, members=3, epochs=8).fit(X, y)
-    deep, shallow = (run["settings"] for run in runs)
-    assert [len(run["members"]) for run in runs] == [3, 1]
+    deep, shallow, other = (run["settings"] for run in runs)
+    assert [len(run["members"]) for run in runs] == [3, 1, 1]
+    assert shallow == other
     assert (deep.objective, deep.corrected, deep.learning_rate, deep.patience) == ("dppgp", False, 1e-4, 3)
     assert (shallow.objective, shallow.corrected, shallow.learning_rate, shallow.patience) == ("mml", True, 0.05, 5)
     assert (deep.epochs, shallow.epochs) == (8, 10)
     assert (deep.average, shallow.average) == (0.995, None)
     assert deep.precision == shallow.precision == "float64"
-    assert runs[0]["data"] is runs[1]["data"]
-    assert runs[0]["validation"] is runs[1]["validation"]
+    for name in ("data", "validation"):
+        assert runs[0][name] is runs[1][name] is runs[2][name]
 
 
 # --- the choice
 
 
-@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf-linear"])
+@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf", "sv-rbf-linear"])
 def test_auto_is_the_fit_of_what_it_has_chosen(prefer: Callable[[str], None], chosen: str) -> None:
     X, y = easy()
     X_val, y_val = easy(20, 1)
-    alone = small(**(DEEP if chosen == "dbk-silu" else SHALLOW)).fit(X, y, X_val=X_val, y_val=y_val)
+    changes = DEEP if chosen == "dbk-silu" else {**SHALLOW, "method": chosen}
+    alone = small(**changes).fit(X, y, X_val=X_val, y_val=y_val)
     prefer(chosen)
     model = small().fit(X, y, X_val=X_val, y_val=y_val)
     assert model.method_ == chosen
     assert len(model.models_) == len(model.history_) == len(model.noise_) == (2 if chosen == "dbk-silu" else 1)
-    assert (model.calibration_ is None) == (chosen == "sv-rbf-linear")
+    assert (model.calibration_ is None) == (chosen != "dbk-silu")
     assert_same(model, alone, X)
     np.testing.assert_array_equal(model.predict_quantiles(X, [0.1, 0.9]), alone.predict_quantiles(X, [0.1, 0.9]))
     np.testing.assert_array_equal(model.sample_functions(3, 0)(X), alone.sample_functions(3, 0)(X))
@@ -285,7 +289,10 @@ def test_the_validation_rows_choose(seed: int, calibrate: bool) -> None:
     model = small(**arguments).fit(X, y, X_val=X_val, y_val=y_val)
     deep, shallow = (
         small(**{**arguments, **changes, "calibrate": calibrate}).fit(X, y, X_val=X_val, y_val=y_val)
-        for changes in (DEEP, SHALLOW)
+        for changes in (
+            DEEP,
+            min(KERNELS, key=lambda changes: criterion(small(**changes).fit(X, y, X_val=X_val, y_val=y_val))),
+        )
     )
     gain = np.subtract(*(fit.predict_dist(X_val).log_prob(torch.from_numpy(y_val)).numpy() for fit in (deep, shallow)))
     best = deep if gain.mean() > gain.std() / np.sqrt(40) else shallow
@@ -304,7 +311,44 @@ def stepped(rows: int, seed: int) -> tuple[Floats, Floats]:
     return X, np.sign(X[:, 0]) * np.sign(X[:, 1]) + noise
 
 
-@pytest.mark.parametrize(("table", "expected"), [(smooth, "sv-rbf-linear"), (stepped, "dbk-silu")])
+def lines(rows: int, seed: int) -> tuple[Floats, Floats]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 4))
+    return X, X @ [1.0, -0.5, 0.25, 0.0] + 0.1 * rng.normal(size=rows)
+
+
+def wave(rows: int, seed: int) -> tuple[Floats, Floats]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (rows, 1))
+    return X, np.sin(4.0 * np.pi * X[:, 0]) + 0.1 * rng.normal(size=rows)
+
+
+def criterion(kernel: DeepBasisRegressor, rows: int = 60) -> float:
+    """Schwarz' criterion: minus twice the bound, and log n for each lengthscale, for the variance and for the slope."""
+    bound = -rows * float(kernel.history_[0]["train_loss"][-1])
+    count = kernel.preprocessor_.width + (1 if kernel.method_ == "sv-rbf" else 2)
+    return float(-2.0 * bound + count * np.log(rows))
+
+
+@pytest.mark.parametrize(("table", "expected"), [(lines, "sv-rbf-linear"), (wave, "sv-rbf")])
+def test_of_two_kernels_the_likelier_is_taken(
+    monkeypatch: pytest.MonkeyPatch, table: Callable[[int, int], tuple[Floats, Floats]], expected: str
+) -> None:
+    X, y = table(60, 0)
+    monkeypatch.setattr(planning, "RECIPES", RECIPES)  # with all their steps
+    monkeypatch.setattr(estimator, "_is_as_good", lambda *of: True)
+    model = small(epochs=1).fit(X, y, X_val=X[:10], y_val=y[:10])
+    alone = {changes["method"]: small(**changes).fit(X, y, X_val=X[:10], y_val=y[:10]) for changes in KERNELS}
+    assert model.method_ == expected == min(alone, key=lambda method: criterion(alone[method]))
+    assert_same(model, alone[expected], X)
+    data = Rows(torch.zeros(60, 1), torch.zeros(60))
+    weighted = Rows(torch.zeros(2, 1), torch.zeros(2), torch.tensor([25.0, 35.0]))
+    for kernel in alone.values():
+        assert estimator._bic(kernel, data) == pytest.approx(0.5 * criterion(kernel), rel=1e-9)
+        assert estimator._bic(kernel, weighted) == pytest.approx(0.5 * criterion(kernel), rel=1e-6)
+
+
+@pytest.mark.parametrize(("table", "expected"), [(smooth, "kernel"), (stepped, "dbk-silu")])
 def test_auto_takes_what_is_better_on_new_rows(
     table: Callable[[int, int], tuple[Floats, Floats]], expected: str
 ) -> None:
@@ -323,10 +367,11 @@ def test_auto_takes_what_is_better_on_new_rows(
         patch.setattr(planning, "RECIPES", RECIPES)  # with all their steps
         patch.setattr(DeepBasisRegressor, "_fit_rows", noted)
         model = small(**settings).fit(*table(300, 0))
-    other = "dbk-silu" if expected == "sv-rbf-linear" else "sv-rbf-linear"
-    assert seen[expected] < seen[other] - 0.1
-    assert model.method_ == expected
-    assert model.evaluate(X_new, y_new)["nll"] == pytest.approx(seen[expected], abs=0.1)
+    kernel = min(seen[changes["method"]] for changes in KERNELS)
+    better, worse = (kernel, seen["dbk-silu"]) if expected == "kernel" else (seen["dbk-silu"], kernel)
+    assert better < worse - 0.1
+    assert (model.method_ == "dbk-silu") == (expected == "dbk-silu")
+    assert model.evaluate(X_new, y_new)["nll"] == pytest.approx(better, abs=0.1)
 
 
 @pytest.mark.parametrize("rank", [8, 18, 64])
@@ -383,7 +428,8 @@ def test_members_start_with_the_noise_that_the_rows_suggest(runs: list[dict[str,
 def test_a_shallow_kernel_starts_at_rows_to_train_on(runs: list[dict[str, Any]]) -> None:
     small().fit(*easy())
     small(method="dbk-rbf").fit(*easy())
-    shallow, deep = runs[1:]
+    shallow, other, deep = runs[1:]
+    assert torch.equal(*(run["build"](Member(seed=5)).expansion.Z for run in (shallow, other)))
     model = shallow["build"](Member(seed=5))
     there = (model.expansion.Z[:, None] == shallow["data"].x.float()[None]).all(-1)
     assert bool((there.sum(1) == 1).all())
@@ -418,7 +464,7 @@ def test_a_shallow_kernel_that_fails_is_passed_over(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = small().fit(X, y)
-    assert len(runs) == 3
+    assert len(runs) == 4
     assert_same(model, alone, X)
     with pytest.raises(NumericalError, match="no member could be trained"):
         small(method="sv-rbf", objective="mml").fit(X, y)
@@ -469,12 +515,13 @@ def test_an_interrupt_ends_the_trials(monkeypatch: pytest.MonkeyPatch, runs: lis
     assert np.isfinite(model.predict(X, True)).all()
 
 
-def test_an_interrupt_of_the_last_trial_leaves_the_networks(
-    monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None]
+@pytest.mark.parametrize("candidate", [1, 2])
+def test_an_interrupt_of_a_kernel_leaves_the_networks(
+    monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], candidate: int
 ) -> None:
     X, y = easy()
     alone = small(method="dbk-silu").fit(X, y)
-    bar = Presses(1, ctrl_c)
+    bar = Presses(candidate, ctrl_c)
     monkeypatch.setattr(estimator, "ProgressBar", lambda: bar)
     prefer("sv-rbf-linear")
     with pytest.warns(FitWarning, match="interrupted") as seen:
@@ -506,12 +553,12 @@ def test_an_interrupt_before_the_last_trial_has_a_result_is_told_too(
     assert_same(model, alone, X)
 
 
-@pytest.mark.parametrize("candidate", [0, 1])
+@pytest.mark.parametrize("candidate", [0, 1, 2])
 @pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf-linear"])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], candidate: int, chosen: str
 ) -> None:
-    """The checkpoint is the network's: of that nothing is done twice, and the kernel is trained again."""
+    """The checkpoint is the network's: of that nothing is done twice, and the kernels are trained again."""
     monkeypatch.setattr(estimator, "train", functools.partial(estimator.train, checkpoint_seconds=0.0))
     prefer(chosen)
     X, y = easy()
@@ -532,7 +579,10 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
         resumed = small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", stream=False, checkpoint=tmp_path / "c")
     assert_same(resumed, expected, table)
     left = range(3, 9) if candidate == 0 else []  # the third epoch had not been written
-    assert epochs == [*((0, epoch) for epoch in left), *((1, epoch) for epoch in range(1, 11))]
+    assert epochs == [
+        *((0, epoch) for epoch in left),
+        *((kernel, epoch) for kernel in (1, 2) for epoch in range(1, 11)),
+    ]
 
 
 def test_a_checkpoint_is_found_again_where_sums_are_rounded_otherwise(
