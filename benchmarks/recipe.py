@@ -9,7 +9,8 @@
 
 The rows are those of the duplicate-safe split without its test rows (of maps, of the random one: a place that was
 measured before is no copy): the training rows are split once more, into rows to fit and rows to select the epoch (and
-to calibrate) on, and the scores are of the split's validation rows. A part is one trial on one data set, its seeds
+to calibrate) on, and the scores are of the split's validation rows; of copies, training and validation rows together
+are split again in the same way, 8:1:1. A part is one trial on one data set, its seeds
 trained as one stack; `results/recipe/table.md` compares each trial with the base, seed by seed.
 """
 

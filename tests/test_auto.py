@@ -1,7 +1,10 @@
 """method="auto": a network, or on a small table a shallow kernel: of two the likelier, if the validation rows agree."""
 
 import functools
+import os
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -122,7 +125,13 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
     ids=str,
 )
 def test_candidates(changes: dict[str, Any], rows: int, expected: list[dict[str, Any]]) -> None:
-    assert candidates(DeepBasisRegressor(**changes), rows) == expected
+    assert candidates(DeepBasisRegressor(**changes), rows, 10) == expected
+
+
+def test_a_linear_kernel_is_not_tried_on_more_columns_than_basis_functions() -> None:
+    """An exact step costs the cube of both."""
+    for columns, expected in ((8, [DEEP, *KERNELS]), (9, [DEEP, KERNELS[0]])):
+        assert candidates(small(), 100, columns) == [*expected]
 
 
 def test_auto_is_the_default() -> None:
@@ -287,13 +296,11 @@ def test_the_validation_rows_choose(seed: int, calibrate: bool) -> None:
     X_val, y_val = easy(40, 10 + seed)
     arguments = {"random_state": seed, "calibrate": calibrate, "epochs": 20}
     model = small(**arguments).fit(X, y, X_val=X_val, y_val=y_val)
-    deep, shallow = (
+    deep, *kernels = (
         small(**{**arguments, **changes, "calibrate": calibrate}).fit(X, y, X_val=X_val, y_val=y_val)
-        for changes in (
-            DEEP,
-            min(KERNELS, key=lambda changes: criterion(small(**changes).fit(X, y, X_val=X_val, y_val=y_val))),
-        )
+        for changes in (DEEP, *KERNELS)
     )
+    shallow = min(kernels, key=criterion)
     gain = np.subtract(*(fit.predict_dist(X_val).log_prob(torch.from_numpy(y_val)).numpy() for fit in (deep, shallow)))
     best = deep if gain.mean() > gain.std() / np.sqrt(40) else shallow
     assert_same(model, best, X_val)
@@ -470,6 +477,65 @@ def test_a_shallow_kernel_that_fails_is_passed_over(
         small(method="sv-rbf", objective="mml").fit(X, y)
 
 
+@pytest.mark.parametrize("failing", ["sv-rbf", "sv-rbf-linear"])
+def test_a_kernel_that_fails_halfway_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], failing: str
+) -> None:
+    """It has a model, that of its last good step, but no likelihood to be chosen by."""
+    monkeypatch.setattr(estimator, "_is_as_good", lambda *of: True)
+    genuine, steps = RBF.forward, []
+
+    def forward(self: RBF, g: torch.Tensor) -> Any:
+        features = genuine(self, g)
+        if (self.log_slope is None) == (failing == "sv-rbf-linear"):
+            return features
+        steps.append(True)
+        return features._replace(phi=features.phi * (1.0 if len(steps) <= 20 else float("nan")))
+
+    monkeypatch.setattr(RBF, "forward", forward)
+    model = small().fit(*easy())
+    assert len(steps) > 20
+    assert model.method_ == ("sv-rbf" if failing == "sv-rbf-linear" else "sv-rbf-linear")
+
+
+def test_both_kernels_start_alike_whatever_the_random_state(runs: list[dict[str, Any]]) -> None:
+    for state in (0, None, np.random.RandomState(0)):
+        small(random_state=state).fit(*easy())
+        assert runs[-1]["members"] == runs[-2]["members"]
+
+
+WORKER = """
+import sys
+from deepbasis import DeepBasisRegressor, estimator
+from deepbasis.commands.together import working_together
+with working_together("cpu") as team:
+    estimator._bic = lambda kernel, data: float((kernel.method_ == "sv-rbf") == team.first)
+    estimator._is_as_good = lambda *of: team.first
+    model = DeepBasisRegressor(
+        members=2, epochs=3, rank=8, width=8, blocks=1, random_state=0, device="cpu"
+    ).fit_dataset(sys.argv[1], "y", stream=False, team=team)
+    found = team.gather_objects((model.method_, model.validation_))
+    if team.first:
+        print(*sorted({method for method, _ in found}), found[0] == found[1])
+"""
+
+
+def test_all_workers_choose_as_the_first_does(tmp_path: Path) -> None:
+    X, y = easy()
+    pd.DataFrame(np.column_stack([X, y]), columns=["a", "b", "c", "y"]).to_parquet(tmp_path / "t.parquet")
+    (tmp_path / "worker.py").write_text(WORKER)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launcher, str(tmp_path / "worker.py"), str(tmp_path / "t.parquet")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "sv-rbf-linear True\n"
+
+
 def test_a_network_that_fails_is_an_error(runs: list[dict[str, Any]]) -> None:
     with pytest.raises(NumericalError, match="smaller learning_rate"):
         small(learning_rate=1e300).fit(*easy())
@@ -515,12 +581,14 @@ def test_an_interrupt_ends_the_trials(monkeypatch: pytest.MonkeyPatch, runs: lis
     assert np.isfinite(model.predict(X, True)).all()
 
 
-@pytest.mark.parametrize("candidate", [1, 2])
-def test_an_interrupt_of_a_kernel_leaves_the_networks(
-    monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], candidate: int
+@pytest.mark.parametrize(("candidate", "left"), [(1, "dbk-silu"), (2, "sv-rbf")])
+def test_an_interrupt_leaves_what_was_finished_before_it(
+    monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], candidate: int, left: str
 ) -> None:
     X, y = easy()
-    alone = small(method="dbk-silu").fit(X, y)
+    prefer(left)
+    alone = small().fit(X, y)
+    assert alone.method_ == left
     bar = Presses(candidate, ctrl_c)
     monkeypatch.setattr(estimator, "ProgressBar", lambda: bar)
     prefer("sv-rbf-linear")

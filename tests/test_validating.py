@@ -49,6 +49,19 @@ def test_an_input_counts_for_three_average_ones_at_most() -> None:
     assert judged.weight.dtype == given.y.dtype
 
 
+@pytest.mark.parametrize(
+    "counts", [[1] * 7 + [10_000] * 3, [1] * 67 + [10_000] * 33, [1, 2, 4, 8, 16, 32, 64], [5, 900]]
+)
+def test_many_inputs_of_many_copies_are_held_to_the_average_that_this_leaves(counts: list[int]) -> None:
+    judged = torch.tensor(say(fair_say(rows(counts), 3.0)), dtype=torch.float64)
+    before = torch.tensor(counts) / counts[0]
+    cut = judged < before * (1.0 - 1e-6)
+    assert float(judged.max() / judged.mean()) <= 3.0 + 1e-6
+    torch.testing.assert_close(judged[~cut], before[~cut].double(), rtol=1e-6, atol=0.0)
+    if bool(cut.any()):
+        torch.testing.assert_close(judged[cut], 3.0 * judged.mean().expand(int(cut.sum())), rtol=1e-5, atol=0.0)
+
+
 def test_minus_zero_is_zero() -> None:
     given = rows([30, 1, 1, 1, 1, 1, 1, 1])
     given.x[0] = -0.0

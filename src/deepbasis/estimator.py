@@ -86,8 +86,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     members : models in the ensemble, which predicts as their equal mixture.
     epochs, batch_size, learning_rate, patience : numbers, or "auto": the recipe's for this many rows.
     validation_fraction : share of the rows held out for early stopping and selection. Identical rows, and rows of one
-        group, are never on both sides. Copies of a row tell of one place: in selection and calibration they count for
-        three average rows at most.
+        group, are never on both sides. In selection and calibration by the default recipe the
+        copies of an input count for three average inputs at most.
     calibrate : whether to predict with a mixture of three scales of the predictive variance, noise included, fitted to
         the validation rows, or "auto": as the recipe says. Residuals have heavier tails than a Gaussian.
     dtype : "float32", "float64", or "auto": float64 for small tables.
@@ -256,21 +256,26 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
 
     def _fit_best(self, data: Rows, validation: Rows, how: _How) -> tuple[bool, bool]:
         """Of what there is to choose from: whether that is a shallow kernel, and whether it was interrupted."""
-        best, *kernels = (copy(self).set_params(**changes) for changes in candidates(self, len(data)))
+        trials = candidates(self, len(data), data.x.shape[1])
+        best, *kernels = (copy(self).set_params(**changes) for changes in trials)
         interrupted = best._fit_rows(data, validation, how)
-        fitted = []
-        for kernel in kernels:
-            if not interrupted:
-                with suppress(NumericalError):  # the others stand
-                    try:
-                        interrupted = kernel._fit_rows(data, validation, replace(how, checkpoint=None))
-                    except KeyboardInterrupt:
-                        interrupted = True
-                    fitted.append(kernel)
-        if fitted and not interrupted:
-            likeliest = fitted[how.team.broadcast_object(int(np.argmin([_bic(kernel, data) for kernel in fitted])))]
-            if how.team.broadcast_object(_is_as_good(likeliest, best, validation)):
-                best = likeliest
+        start = self.random_state if isinstance(self.random_state, int | np.integer) else int(self._seeds()[0])
+        fitted: list[tuple[float, Self]] = []
+        for kernel in () if interrupted else kernels:
+            kernel.random_state = start
+            with suppress(NumericalError):  # the others stand
+                try:
+                    interrupted = kernel._fit_rows(data, validation, replace(how, checkpoint=None))
+                except KeyboardInterrupt:
+                    interrupted = True
+                if interrupted:
+                    break
+                if math.isfinite(bic := _bic(kernel, data)):
+                    fitted.append((bic, kernel))
+        if fitted:
+            likelier = fitted[how.team.broadcast_object(int(np.argmin([bic for bic, _ in fitted])))][1]
+            if how.team.broadcast_object(_is_as_good(likelier, best, validation)):
+                best = likelier
         self.__dict__.update({name: value for name, value in vars(best).items() if name.endswith("_")})
         return best in kernels, interrupted
 
@@ -475,10 +480,16 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
 
 
 def _bic(kernel: DeepBasisRegressor, data: Rows) -> float:
-    """Half of Schwarz' criterion: minus the bound on the likelihood, and log(n) / 2 for each number of the kernel."""
+    """Half of Schwarz' criterion: minus the bound on the likelihood, and log(n) / 2 for each number of the kernel.
+
+    Infinite for one whose training failed before its end.
+    """
+    last = {name: float(values[-1]) for name, values in kernel.history_[0].items()}
+    if not all(map(math.isfinite, last.values())):
+        return math.inf
     n = len(data) if data.weight is None else float(data.weight.sum())
     numbers = [value.numel() for name, value in kernel.models_[0].expansion.named_parameters() if name != "Z"]
-    return n * float(kernel.history_[0]["train_loss"][-1]) + 0.5 * math.log(n) * sum(numbers)
+    return n * last["train_loss"] + 0.5 * math.log(max(n, 1.0)) * sum(numbers)
 
 
 def _is_as_good(shallow: DeepBasisRegressor, deep: DeepBasisRegressor, validation: Rows) -> bool:

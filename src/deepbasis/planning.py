@@ -95,7 +95,7 @@ def embedding_of(given: Any, preprocessor: Preprocessor, rows: int) -> str:
     return "fourier" if places and METHODS[method_of(given.method)].backbone == "resnet" else "none"
 
 
-def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
+def candidates(given: Any, rows: int, columns: int) -> list[dict[str, Any]]:
     """What a `DeepBasisRegressor` is to be fitted as, by changes of its parameters: networks, and shallow kernels.
 
     A shallow kernel trained by its marginal likelihood has little to overfit with: on a small table it is often better
@@ -116,4 +116,8 @@ def candidates(given: Any, rows: int) -> list[dict[str, Any]]:
         # The marginal likelihood of all rows to train on has calibrated it: a tenth as many rows would do it worse.
         "calibrate": False if given.calibrate == "auto" else given.calibrate,
     }
-    return [deep, {"method": "sv-rbf", **shallow}, {"method": "sv-rbf-linear", **shallow}]
+    # A linear kernel has a basis function for each column: not where they would be most of the work.
+    methods = [
+        name for name in recipe.shallow_methods if columns <= given.rank or "linear" not in METHODS[name].expansion
+    ]
+    return [deep, *({"method": name, **shallow} for name in methods)]

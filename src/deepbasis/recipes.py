@@ -65,11 +65,13 @@ class Recipe:
     start_from_data: bool
     """Whether the noise, and the inducing points of a shallow kernel, start from the rows; else as the paper says."""
     shallow_rows: int
-    """Up to here method="auto" also tries a shallow kernel; above it coordinates are told in waves."""
+    """Up to here method="auto" also tries shallow kernels; above it coordinates are told in waves."""
+    shallow_methods: Sequence[str]
+    """Which; of these the likelier, by Schwarz' criterion."""
     shallow_learning_rate: float
     """For objective="mml"."""
     shallow_kernel_rate: float | None
-    """For the logarithms of its variance and lengthscales, which must travel far where a column says nothing."""
+    """For the logarithms of variances and lengthscales, which must travel far where a column says nothing."""
 
 
 RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
@@ -101,6 +103,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             calibrate=True,
             start_from_data=True,
             shallow_rows=2_000,
+            shallow_methods=("sv-rbf", "sv-rbf-linear"),
             shallow_learning_rate=5e-2,
             shallow_kernel_rate=0.5,
         ),
@@ -131,6 +134,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             calibrate=False,
             start_from_data=False,
             shallow_rows=0,
+            shallow_methods=(),
             shallow_learning_rate=1e-3,
             shallow_kernel_rate=None,
         ),

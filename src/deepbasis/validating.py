@@ -10,8 +10,6 @@ import torch
 from deepbasis.engine.batches import Rows
 from deepbasis.tables.targets import row_groups
 
-_ROUNDS = 50  # the bound comes nearer by three times the share of the inputs above it, each time
-
 
 def fair_say(rows: Rows, most: float | None) -> Rows:
     """The rows, weighted so that no input counts for more than `most` average ones, however many copies it has.
@@ -25,11 +23,13 @@ def fair_say(rows: Rows, most: float | None) -> Rows:
     input_of = torch.from_numpy(row_groups(rows.x.numpy()))
     weight = torch.ones(len(rows), dtype=torch.float64) if rows.weight is None else rows.weight.double()
     of_input = torch.zeros(int(input_of.max()) + 1, dtype=torch.float64).index_add_(0, input_of, weight)
-    present = of_input[of_input > 0]
-    limit = present.max()
-    for _ in range(_ROUNDS):
-        limit = most * present.clamp_max(limit).mean()  # of the average that it leaves
+    # With the k largest cut down to a limit, the average is (k limit + rest) / inputs, and the limit `most` times that.
+    # Of all k the right one gives the lowest limit.
+    largest = of_input[of_input > 0].sort(descending=True).values
+    k = torch.arange(len(largest), dtype=torch.float64)
+    rest = largest.flip(0).cumsum(0).flip(0)
+    limit = (most * rest / (len(largest) - most * k))[most * k < len(largest)].min()
     share = (limit / of_input[input_of]).clamp_max(1.0)
     if bool((share == 1.0).all()):
         return rows
-    return replace(rows, weight=torch.where(weight > 0, weight * share, 0.0).to(rows.y.dtype))
+    return replace(rows, weight=(weight * share).to(rows.y.dtype))

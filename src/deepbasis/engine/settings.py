@@ -30,7 +30,7 @@ class Settings:
     """For q(w); None is `learning_rate`."""
     noise_learning_rate: float | None = None
     kernel_learning_rate: float | None = None
-    """For the logarithms of an RBF kernel's lengthscales and variance."""
+    """For the logarithms of an RBF kernel's numbers: lengthscales, variance, slope."""
     weight_decay: float = 1e-2
     schedule: str = "constant"
     """Or "cosine", down to 0 at the last of `epochs`."""

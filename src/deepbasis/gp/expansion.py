@@ -55,19 +55,28 @@ class RBF(nn.Module):
     which gives the same kernel as the symmetric root, and a jitter relative to the mean diagonal of K_ZZ.
     NOTE[GAP]: the initial sigma_k^2 is not given; we start at 1.
 
+    With `linear` there is a linear kernel beside it, k~(x, x') = Eq. 16 + a^2 sum_j g_j(x) g_j(x') / l_j^2. That needs
+    no inducing points: its h basis functions a g_j(x) / l_j are exact, and come after the r others, so that the
+    correction stays that of Eq. 16.
+
+    NOTE[DIFF]: the paper has no linear kernel. An RBF kernel alone says a straight line by a variance and lengthscales
+    that have no end.
+
     Squared distances are ||a||^2 + ||b||^2 - 2 <a, b>, a matrix product. About 100 lengthscales away from the middle of
     the inducing points float32 has lost their digits, and ||phi||^2 may pass sigma_k^2. A backbone's output never comes
     near that; the inputs of a shallow kernel should be scaled.
     """
 
-    def __init__(self, h: int, rank: int, *, jitter: float = 1e-4) -> None:
+    def __init__(self, h: int, rank: int, *, linear: bool = False, jitter: float = 1e-4) -> None:
         super().__init__()
         check_positive_int("h", h)
-        self.rank = check_positive_int("rank", rank)
+        self.rank = check_positive_int("rank", rank) + (h if linear else 0)
         self.jitter = check_number("jitter", jitter, at_least=0.0)
         self.Z = nn.Parameter(torch.rand(rank, h) * 2.0 - 1.0)  # uniform in [-1, 1]^h
         self.log_lengthscale = nn.Parameter(torch.full((h,), 0.5 * math.log(h)))  # l_j = sqrt(h)
         self.log_variance = nn.Parameter(torch.zeros(()))
+        # At the start the variances of the slopes sum to 1 / h.
+        self.log_slope = nn.Parameter(torch.tensor(-0.5 * math.log(h))) if linear else None
 
     @torch.no_grad()
     def start_at(self, g: Float[Tensor, "n h"], generator: torch.Generator) -> None:
@@ -85,12 +94,19 @@ class RBF(nn.Module):
         root, info = self._inverse_root()
         phi = full_product(self._cross_kernel(g), root.mT)
         prior_var = (phi * phi).sum(-1)
-        return Features(phi, prior_var, (self.log_variance.exp() - prior_var).clamp_min(0.0), info)
+        correction = (self.log_variance.exp() - prior_var).clamp_min(0.0)
+        if self.log_slope is not None:
+            lines = g * (self.log_slope - self.log_lengthscale).exp()
+            phi, prior_var = torch.cat([phi, lines], -1), prior_var + (lines * lines).sum(-1)
+        return Features(phi, prior_var, correction, info)
 
     def kernel(self, g: Float[Tensor, "a h"], g2: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:
-        """Eq. 16, the full kernel k~ itself, from direct differences."""
+        """Eq. 16, the full kernel k~ itself, from direct differences; with the linear one, if there is one."""
         difference = (g[:, None, :] - g2[None, :, :]) / self.log_lengthscale.exp()
-        return self.log_variance.exp() * torch.exp(-0.5 * difference.square().sum(-1))
+        smooth = self.log_variance.exp() * torch.exp(-0.5 * difference.square().sum(-1))
+        if self.log_slope is None:
+            return smooth
+        return smooth + (g * (2.0 * (self.log_slope - self.log_lengthscale)).exp()) @ g2.mT
 
     def _scaled(self, g: Tensor) -> Tensor:
         # Distances do not change when both sides move: near the origin ||a||^2 + ||b||^2 - 2ab cancels least.
@@ -112,34 +128,6 @@ class RBF(nn.Module):
         rounding = len(Z) * torch.finfo(torch.float64).eps * (Z.detach() * Z.detach()).sum(-1).amax()
         K = variance * (torch.exp(-0.5 * squared_distance) + (self.jitter + rounding) * eye)
         return _inverse_cholesky(K, self.Z.dtype)
-
-
-class RBFLinear(RBF):
-    """A linear kernel beside that of `RBF`: k~(x, x') = RBF + a^2 sum_j g_j(x) g_j(x') / l_j^2, with its lengthscales.
-
-    The linear part needs no inducing points: its h basis functions a g_j(x) / l_j are exact, and come after the r
-    others. So the correction of Eq. 4 is that of the RBF part.
-
-    NOTE[DIFF]: not in the paper. An RBF kernel says a straight line by a variance and lengthscales that have no end.
-    """
-
-    def __init__(self, h: int, rank: int, *, jitter: float = 1e-4) -> None:
-        super().__init__(h, rank, jitter=jitter)
-        self.rank = rank + h
-        self.log_slope = nn.Parameter(torch.tensor(-0.5 * math.log(h)))  # the slopes' variances sum to 1 / h
-
-    def forward(self, g: Float[Tensor, "b h"]) -> Features:
-        smooth = super().forward(g)
-        lines = g * self._slopes()
-        prior_var = smooth.prior_var + (lines * lines).sum(-1)
-        return Features(torch.cat([smooth.phi, lines], -1), prior_var, smooth.correction, smooth.info)
-
-    def kernel(self, g: Float[Tensor, "a h"], g2: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:
-        return super().kernel(g, g2) + (g * self._slopes().square()) @ g2.mT
-
-    def _slopes(self) -> Float[Tensor, " h"]:
-        """The prior standard deviation of each column's slope."""
-        return (self.log_slope - self.log_lengthscale).exp()
 
 
 class PassThrough(nn.Module):

@@ -13,7 +13,7 @@ from deepbasis.errors import InputError, check_choice, check_positive_int
 from deepbasis.gp import objectives
 from deepbasis.gp.backbone import Identity, ResNet
 from deepbasis.gp.embedding import Fourier, Periodic
-from deepbasis.gp.expansion import RBF, PassThrough, RBFLinear, SiLU
+from deepbasis.gp.expansion import RBF, PassThrough, SiLU
 from deepbasis.gp.model import DeepBasisGP, Noise, Terms
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
 
@@ -54,7 +54,7 @@ METHODS: MappingProxyType[str, Method] = MappingProxyType(
 )
 
 EXPANSIONS: MappingProxyType[str, Callable[[int, int], SiLU | RBF]] = MappingProxyType(
-    {"silu": SiLU, "rbf": RBF, "rbf-linear": RBFLinear}
+    {"silu": SiLU, "rbf": RBF, "rbf-linear": partial(RBF, linear=True)}
 )
 
 EMBEDDINGS = ("none", "periodic", "fourier")
