@@ -152,7 +152,7 @@ def test_every_role_of_a_column_and_a_validation_file(here, tmp_path):
 def test_what_auto_has_chosen_is_told(here, tmp_path, monkeypatch, words, chosen):
     monkeypatch.setattr(estimator, "_bic", lambda kernel, data: float(kernel.method_ != chosen))
     monkeypatch.setattr(estimator, "_is_as_good", lambda *of: chosen != "dbk-silu")
-    settings = [*words, "--epochs", "3", "--members", "2", "--rank", "8", "--width", "8", "--seed", "0"]
+    settings = [*words, "--epochs", "3", "--members", "2", "--rank", "32", "--width", "8", "--seed", "0"]
     arguments = ["fit", "train.csv", "-t", "price", "--drop", "order", "--out", str(tmp_path / "m"), *settings]
     models = "2 models (dbk-silu)" if chosen == "dbk-silu" else f"1 model ({chosen})"
     assert good(*arguments).stdout.startswith(f"{tmp_path}/m: {models} fitted to 90 rows of 6 columns in ")
