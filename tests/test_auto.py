@@ -342,7 +342,7 @@ def test_of_two_kernels_the_likelier_is_taken(
     monkeypatch: pytest.MonkeyPatch, table: Callable[[int, int], tuple[Floats, Floats]], expected: str
 ) -> None:
     X, y = table(60, 0)
-    monkeypatch.setattr(planning, "RECIPES", RECIPES)  # with all their steps
+    monkeypatch.setattr(planning, "RECIPES", {"default": replace(RECIPES["default"], exact_steps=100)})
     monkeypatch.setattr(estimator, "_is_as_good", lambda *of: True)
     model = small(epochs=1).fit(X, y, X_val=X[:10], y_val=y[:10])
     alone = {changes["method"]: small(**changes).fit(X, y, X_val=X[:10], y_val=y[:10]) for changes in KERNELS}
@@ -506,8 +506,10 @@ def test_both_kernels_start_alike_whatever_the_random_state(runs: list[dict[str,
 
 WORKER = """
 import sys
-from deepbasis import DeepBasisRegressor, estimator
+from dataclasses import replace
+from deepbasis import DeepBasisRegressor, estimator, planning
 from deepbasis.commands.together import working_together
+planning.RECIPES = {"default": replace(planning.RECIPES["default"], exact_steps=5)}
 with working_together("cpu") as team:
     estimator._bic = lambda kernel, data: float((kernel.method_ == "sv-rbf") == team.first)
     estimator._is_as_good = lambda *of: team.first
