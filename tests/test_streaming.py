@@ -339,6 +339,13 @@ def test_every_way_to_name_the_table(folder, whole, tmp_path, kind):
         np.testing.assert_array_equal(model.predict(X), expected.predict(X))
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_table_to_validate_on_must_have_rows(folder, tmp_path, stream):
+    frame(5, 77)[:0].to_parquet(tmp_path / "aside.parquet", index=False)
+    with pytest.raises(InputError, match=r"aside\.parquet' has no rows: it needs at least one"):
+        small().fit_dataset(folder, "price", drop=DROP, validation=tmp_path / "aside.parquet", stream=stream)
+
+
 def test_weights_groups_and_rows_to_validate_on(folder, tmp_path):
     frame(150, 77).to_parquet(tmp_path / "aside.parquet", index=False)
     model = small().fit_dataset(

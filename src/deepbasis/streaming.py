@@ -150,6 +150,7 @@ def _together(found: tuple[Statistics, list[Held]] | Exception, team: Team) -> t
 
 def all_rows(source: Source, encoder: Encoder, limit: int | None) -> Rows:
     """Every row of another table, to validate on; they are held in memory and have no weights."""
+    source.check_rows()
     plain = encoder.without_weight()
     budget = Budget.of(limit)
     need = _VALIDATION_COPIES * source.rows * plain.width * plain.dtype.itemsize

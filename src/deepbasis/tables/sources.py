@@ -125,6 +125,10 @@ class Source:
         for unit in self._units_of[file]:
             yield from self.blocks(unit, columns, rows)
 
+    def check_rows(self) -> None:
+        if self.rows == 0:
+            raise InputError(f"{self.name} has no rows: it needs at least one")
+
     def to_pandas(self) -> pd.DataFrame:
         """All of it in memory, as `files.read_table` gives one file."""
         import pyarrow as pa
@@ -134,8 +138,7 @@ class Source:
             for unit in range(len(self.units))
             for block in self.blocks(unit, self.names, _WHOLE)
         ]
-        if not tables:
-            raise InputError(f"{self.name} has no rows: it needs at least one")
+        self.check_rows()
         if len({table.schema.remove_metadata() for table in tables}) > 1:
             tables = [_without_dictionaries(table) for table in tables]  # the only types that do not widen
         return to_pandas(pa.concat_tables(tables, promote_options="permissive"))
