@@ -6,7 +6,9 @@ which `test_compiled.py` starts.
 
 import gc
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -45,6 +47,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def two_workers() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a script, or with "-m" a module, at two workers on this machine."""
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [*launcher, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    return run
 
 
 @pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])

@@ -1,10 +1,8 @@
 """method="auto": a network, or on a small table a shallow kernel: of two the likelier, if the validation rows agree."""
 
 import functools
-import os
 import signal
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.datasets import make_friedman1
 
-from deepbasis import DeepBasisRegressor, estimator, planning
+from deepbasis import DeepBasisRegressor, choosing, estimator, planning
 from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
@@ -31,6 +29,7 @@ from deepbasis.starting import starting_noise
 from deepbasis.tables.resident import Table
 
 Floats = NDArray[np.float64]
+Workers = Callable[..., subprocess.CompletedProcess[str]]
 
 DEEP = {"method": "dbk-silu"}
 SHALLOW = {
@@ -82,8 +81,8 @@ def prefer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Make the rows speak for a method, whatever they say."""
 
     def prefer(method: str) -> None:
-        monkeypatch.setattr(estimator, "_bic", lambda kernel, data: float(kernel.method_ != method))
-        monkeypatch.setattr(estimator, "_is_as_good", lambda *of: method != "dbk-silu")
+        monkeypatch.setattr(choosing, "bic", lambda kernel, data: float(kernel.method_ != method))
+        monkeypatch.setattr(choosing, "is_as_good", lambda *of: method != "dbk-silu")
 
     return prefer
 
@@ -250,7 +249,7 @@ def chosen(shallow: list[float], deep: list[float], weight: list[float] | None =
     """Which of two is taken, with these log densities of the validation rows."""
     x = torch.zeros(len(deep), 1, dtype=torch.float64)
     rows = Rows(x, x[:, 0], None if weight is None else torch.tensor(weight, dtype=torch.float64))
-    return "shallow" if estimator._is_as_good(Says(shallow), Says(deep), rows) else "deep"  # type: ignore[arg-type]
+    return "shallow" if choosing.is_as_good(Says(shallow), Says(deep), rows) else "deep"
 
 
 @pytest.mark.parametrize(
@@ -343,7 +342,7 @@ def test_of_two_kernels_the_likelier_is_taken(
 ) -> None:
     X, y = table(60, 0)
     monkeypatch.setattr(planning, "RECIPES", {"default": replace(RECIPES["default"], exact_steps=100)})
-    monkeypatch.setattr(estimator, "_is_as_good", lambda *of: True)
+    monkeypatch.setattr(choosing, "is_as_good", lambda *of: True)
     model = small(epochs=1).fit(X, y, X_val=X[:10], y_val=y[:10])
     alone = {changes["method"]: small(**changes).fit(X, y, X_val=X[:10], y_val=y[:10]) for changes in KERNELS}
     assert model.method_ == expected == min(alone, key=lambda method: criterion(alone[method]))
@@ -351,8 +350,8 @@ def test_of_two_kernels_the_likelier_is_taken(
     data = Rows(torch.zeros(60, 1), torch.zeros(60))
     weighted = Rows(torch.zeros(2, 1), torch.zeros(2), torch.tensor([25.0, 35.0]))
     for kernel in alone.values():
-        assert estimator._bic(kernel, data) == pytest.approx(0.5 * criterion(kernel), rel=1e-9)
-        assert estimator._bic(kernel, weighted) == pytest.approx(0.5 * criterion(kernel), rel=1e-6)
+        assert choosing.bic(kernel, data) == pytest.approx(0.5 * criterion(kernel), rel=1e-9)
+        assert choosing.bic(kernel, weighted) == pytest.approx(0.5 * criterion(kernel), rel=1e-6)
 
 
 @pytest.mark.parametrize(("table", "expected"), [(smooth, "kernel"), (stepped, "dbk-silu")])
@@ -482,7 +481,7 @@ def test_a_kernel_that_fails_halfway_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], failing: str
 ) -> None:
     """It has a model, that of its last good step, but no likelihood to be chosen by."""
-    monkeypatch.setattr(estimator, "_is_as_good", lambda *of: True)
+    monkeypatch.setattr(choosing, "is_as_good", lambda *of: True)
     genuine, steps = RBF.forward, []
 
     def forward(self: RBF, g: torch.Tensor) -> Any:
@@ -507,12 +506,12 @@ def test_both_kernels_start_alike_whatever_the_random_state(runs: list[dict[str,
 WORKER = """
 import sys
 from dataclasses import replace
-from deepbasis import DeepBasisRegressor, estimator, planning
+from deepbasis import DeepBasisRegressor, choosing, planning
 from deepbasis.commands.together import working_together
 planning.RECIPES = {"default": replace(planning.RECIPES["default"], exact_steps=5)}
 with working_together("cpu") as team:
-    estimator._bic = lambda kernel, data: float((kernel.method_ == "sv-rbf") == team.first)
-    estimator._is_as_good = lambda *of: team.first
+    choosing.bic = lambda kernel, data: float((kernel.method_ == "sv-rbf") == team.first)
+    choosing.is_as_good = lambda *of: team.first
     model = DeepBasisRegressor(
         members=2, epochs=3, rank=8, width=8, blocks=1, random_state=0, device="cpu"
     ).fit_dataset(sys.argv[1], "y", stream=False, team=team)
@@ -522,18 +521,11 @@ with working_together("cpu") as team:
 """
 
 
-def test_all_workers_choose_as_the_first_does(tmp_path: Path) -> None:
+def test_all_workers_choose_as_the_first_does(tmp_path: Path, two_workers: Workers) -> None:
     X, y = easy()
     pd.DataFrame(np.column_stack([X, y]), columns=["a", "b", "c", "y"]).to_parquet(tmp_path / "t.parquet")
     (tmp_path / "worker.py").write_text(WORKER)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, str(tmp_path / "worker.py"), str(tmp_path / "t.parquet")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = two_workers(tmp_path / "worker.py", tmp_path / "t.parquet")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "sv-rbf-linear True\n"
 

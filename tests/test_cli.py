@@ -22,7 +22,7 @@ from pyarrow import parquet
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from deepbasis import __version__, cli, estimator, storage
+from deepbasis import __version__, choosing, cli, storage
 from deepbasis.commands import options as words
 from deepbasis.engine.settings import EXACT
 from deepbasis.estimator import DeepBasisRegressor, FitWarning
@@ -150,8 +150,8 @@ def test_every_role_of_a_column_and_a_validation_file(here, tmp_path):
 @pytest.mark.parametrize("words", [[], ["--method", "auto"]], ids=["by default", "asked for"])
 @pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf", "sv-rbf-linear"])
 def test_what_auto_has_chosen_is_told(here, tmp_path, monkeypatch, words, chosen):
-    monkeypatch.setattr(estimator, "_bic", lambda kernel, data: float(kernel.method_ != chosen))
-    monkeypatch.setattr(estimator, "_is_as_good", lambda *of: chosen != "dbk-silu")
+    monkeypatch.setattr(choosing, "bic", lambda kernel, data: float(kernel.method_ != chosen))
+    monkeypatch.setattr(choosing, "is_as_good", lambda *of: chosen != "dbk-silu")
     settings = [*words, "--epochs", "3", "--members", "2", "--rank", "32", "--width", "8", "--seed", "0"]
     arguments = ["fit", "train.csv", "-t", "price", "--drop", "order", "--out", str(tmp_path / "m"), *settings]
     models = "2 models (dbk-silu)" if chosen == "dbk-silu" else f"1 model ({chosen})"

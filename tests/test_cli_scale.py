@@ -3,8 +3,6 @@
 import errno
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -211,16 +209,9 @@ def test_a_full_disk_is_one_line_and_the_whole_parts_stay(here, tmp_path, monkey
 # ---- several workers -------------------------------------------------------------------------------------------------
 
 
-def torchrun(*words: object) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "deepbasis", *(str(word) for word in words)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-
-def test_two_workers_fit_one_model(here, tmp_path):
+def test_two_workers_fit_one_model(here, tmp_path, two_workers):
     fit = ["fit", here / "train", "-t", "price", "--drop", "order", "--stream", "--out", tmp_path / "m", *SMALL]
-    done = torchrun(*fit, "--json", "--device", "cpu")
+    done = two_workers("-m", "deepbasis", *fit, "--json", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)  # one worker speaks
     assert record["rows"] == 900

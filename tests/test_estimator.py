@@ -1,10 +1,8 @@
 """`DeepBasisRegressor`: its answers agree with each other, its choices with its rules, its refusals with the reason."""
 
 import math
-import os
 import signal
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -802,21 +800,16 @@ with working_together("cpu") as team:
 """
 
 
-def test_all_workers_find_the_same_calibration(tmp_path: Path) -> None:
+def test_all_workers_find_the_same_calibration(
+    tmp_path: Path, two_workers: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     X, y = easy(400)
     (tmp_path / "table").mkdir()
     pd.DataFrame(np.column_stack([X, y]), columns=["a", "b", "c", "y"]).to_parquet(
         tmp_path / "table" / "part.parquet", row_group_size=50
     )
     (tmp_path / "worker.py").write_text(WORKER)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, str(tmp_path / "worker.py"), str(tmp_path / "table")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = two_workers(tmp_path / "worker.py", tmp_path / "table")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "alike\n"
 

@@ -75,6 +75,7 @@ ROOMS = [
     "planning",
     "starting",
     "validating",
+    "choosing",
     "budget",
     "streaming",
     "persistence",

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from deepbasis import DeepBasisRegressor, estimator, storage
+from deepbasis import DeepBasisRegressor, choosing, storage
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import Settings
@@ -161,8 +161,8 @@ def test_other_settings_are_loaded_as_they_were_saved(path: Path, changes: Metad
 @pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf", "sv-rbf-linear"])
 def test_what_auto_has_chosen_is_loaded(path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
     """The file says both what was asked for and what it came to, and predicts as the latter."""
-    monkeypatch.setattr(estimator, "_bic", lambda kernel, data: float(kernel.method_ != chosen))
-    monkeypatch.setattr(estimator, "_is_as_good", lambda *of: chosen != "dbk-silu")
+    monkeypatch.setattr(choosing, "bic", lambda kernel, data: float(kernel.method_ != chosen))
+    monkeypatch.setattr(choosing, "is_as_good", lambda *of: chosen != "dbk-silu")
     X, y = numbers()
     model = small(method="auto", blocks=2).fit(X, y)
     model.save(path)

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from deepbasis import persistence, streaming
+from deepbasis import choosing, persistence, streaming
 from deepbasis.arguments import check_arguments, wants_calibration
 from deepbasis.budget import fits_in_memory, parse_memory
 from deepbasis.engine import devices
@@ -259,10 +259,11 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         trials = candidates(self, len(data), data.x.shape[1])
         best, *kernels = (copy(self).set_params(**changes) for changes in trials)
         interrupted = best._fit_rows(data, validation, how)
-        start = self.random_state if isinstance(self.random_state, int | np.integer) else int(self._seeds()[0])
+        if kernels and not isinstance(self.random_state, int | np.integer):  # both start alike
+            seed = int(self._seeds()[0])
+            kernels = [kernel.set_params(random_state=seed) for kernel in kernels]
         fitted: list[tuple[float, Self]] = []
         for kernel in () if interrupted else kernels:
-            kernel.random_state = start
             with suppress(NumericalError):  # the others stand
                 try:
                     interrupted = kernel._fit_rows(data, validation, replace(how, checkpoint=None))
@@ -270,11 +271,11 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
                     interrupted = True
                 if interrupted:
                     break
-                if math.isfinite(bic := _bic(kernel, data)):
+                if math.isfinite(bic := choosing.bic(kernel, data)):
                     fitted.append((bic, kernel))
         if fitted:
             likelier = fitted[how.team.broadcast_object(int(np.argmin([bic for bic, _ in fitted])))][1]
-            if how.team.broadcast_object(_is_as_good(likelier, best, validation)):
+            if how.team.broadcast_object(choosing.is_as_good(likelier, best, validation)):
                 best = likelier
         self.__dict__.update({name: value for name, value in vars(best).items() if name.endswith("_")})
         return best in kernels, interrupted
@@ -477,27 +478,3 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
-
-
-def _bic(kernel: DeepBasisRegressor, data: Rows) -> float:
-    """Half of Schwarz' criterion: minus the bound on the likelihood, and log(n) / 2 for each number of the kernel.
-
-    Infinite for one whose training failed before its end.
-    """
-    last = {name: float(values[-1]) for name, values in kernel.history_[0].items()}
-    if not all(map(math.isfinite, last.values())):
-        return math.inf
-    n = len(data) if data.weight is None else float(data.weight.sum())
-    numbers = [value.numel() for name, value in kernel.models_[0].expansion.named_parameters() if name != "Z"]
-    return n * last["train_loss"] + 0.5 * math.log(max(n, 1.0)) * sum(numbers)
-
-
-def _is_as_good(shallow: DeepBasisRegressor, deep: DeepBasisRegressor, validation: Rows) -> bool:
-    """Whether the networks' NLL on the validation rows, calibrated on these, is not better by a standard error."""
-    ours, theirs = (fitted.ensemble_.predict(validation.x).log_prob(validation.y) for fitted in (shallow, deep))
-    if not bool(ours.isfinite().all()):
-        return False
-    weight = torch.ones_like(ours) if validation.weight is None else validation.weight
-    mean = weighted_mean(theirs - ours, weight)
-    error = (weighted_mean((theirs - ours - mean).square(), weight) / weight.sum()).sqrt()
-    return not bool(mean > error)
