@@ -145,7 +145,7 @@ def fit_deepbasis(arguments: Mapping[str, Any], fold: Fold, seeds: Sequence[int]
         if effort.limit is not None:
             warnings.simplefilter("ignore", FitWarning)  # a fit of three epochs is bad, and is meant to be
         # On a small table it may take in the rows that it holds out, if these are of its own choice.
-        if len(y) <= RECIPES[model.recipe].shallow_rows:
+        if len(y) + len(y_val) <= RECIPES[model.recipe].small_rows:
             model.fit(np.concatenate([X, X_val]), np.concatenate([y, y_val]))
         else:
             model.fit(X, y, X_val=X_val, y_val=y_val)

@@ -47,7 +47,7 @@ from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, Predictive, mixture
 from deepbasis.tables.encoders import squash
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.validating import fair_say
+from deepbasis.validating import fair_say, joined, joined_predictions
 
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
 OOKLA = ("fixed-new-mexico",)
@@ -94,6 +94,10 @@ class Trial:
     selection: str = "crps"
     most_say: float | None = None
     """Of an input's copies among the rows to select on, in average inputs."""
+    folds: int = 1
+    """Above 1 the rows to fit and to select on are one, cut into so many parts, and each member selects on its own."""
+    passes: int = 1
+    """Over the rows, between two validations."""
 
 
 BASE = Trial()
@@ -206,6 +210,7 @@ most copies are all to be fitted, in the next four some of them are selected on,
 
 SMALL = replace(BASE, beta=1.0, average=0.99, batch_size=128, steps=1_000)
 SMALL_CHOSEN = replace(SMALL, scaling="product", alpha=0.1, noise=None, average=0.995)
+ONE_BATCH = replace(SMALL_CHOSEN, steps=2_000, batch_size=1_024, inner=64, passes=10)
 SHALLOW = Trial(
     method="sv-rbf", objective="mml", scaling="product", learning_rate=5e-2, noise=None, steps=400, alpha=0.1
 )
@@ -221,6 +226,10 @@ SMALL_TRIALS: dict[str, Trial] = {
     "chosen-rate-1e-2-steps-2000": replace(SMALL_CHOSEN, learning_rate=1e-2, steps=2_000),
     "one-batch": replace(SMALL_CHOSEN, learning_rate=1e-2, steps=2_000, batch_size=1_024, inner=64),
     "one-batch-steps-1000": replace(SMALL_CHOSEN, learning_rate=1e-2, batch_size=1_024, inner=64),
+    "one-batch-rate-3e-3": ONE_BATCH,
+    "chosen-rate-1e-2-steps-2000-folds": replace(SMALL_CHOSEN, learning_rate=1e-2, steps=2_000, folds=4),
+    "one-batch-rate-3e-3-folds": replace(ONE_BATCH, folds=4),
+    "one-batch-folds": replace(ONE_BATCH, learning_rate=1e-2, folds=4),
     "chosen-fourier": replace(SMALL_CHOSEN, embedding="fourier:64:0.1:30:1"),
     "chosen-steps-2000": replace(SMALL_CHOSEN, steps=2_000),
     "chosen-steps-4000": replace(SMALL_CHOSEN, steps=4_000),
@@ -434,7 +443,7 @@ def run(
                 model.expansion.start_at(x, torch.Generator().manual_seed(member.seed))
             return model
 
-        steps_an_epoch = 1 if trial.objective == "mml" else -(-len(x) // trial.batch_size)
+        steps_an_epoch = 1 if trial.objective == "mml" else -(-len(x) // trial.batch_size) * trial.passes
         on_gpu = folder.device.type == "cuda"
         settings = settings_for(
             trial.method,
@@ -443,12 +452,19 @@ def run(
             precision="tf32" if on_gpu else "float32",
         )
         members = [Member(seed=k, alpha=trial.alpha, beta=trial.beta, noise=noise) for k in range(seeds)]
-        done = fit(make, members, data["fit"], data["select"], settings, device=folder.device)
-        select, score = (done.predict(data[side].x, folder.device) for side in ("select", "score"))
-        values = {"seconds": done.seconds, "rows": len(x), "noise": noise, **_scores(select, score, data)}
-        return values, {}
+        seconds, select, score = 0.0, [], []
+        lots = _folds(data, trial.folds)
+        turns = [members] if trial.folds == 1 else [[member] for member in members]
+        for own, (to_fit, held_out) in zip(turns, lots, strict=True):
+            done = fit(make, own, to_fit, held_out, settings, device=folder.device)
+            seconds += done.seconds
+            select += [(predicted, held_out) for predicted in done.predict(held_out.x, folder.device)]
+            score += done.predict(data["score"].x, folder.device)
+        values = {"seconds": seconds, "rows": len(lots[0][0]), "noise": noise}
+        return {**values, **_scores(select, score, data["score"])}, {}
 
-    later = (("epochs", None), ("kernel_learning_rate", None), ("most_say", None))  # what trials did not have once
+    once = {"epochs": None, "kernel_learning_rate": None, "most_say": None, "folds": 1, "passes": 1}
+    later = once.items()  # what trials did not have once
     settings = {key: value for key, value in asdict(trial).items() if (key, value) not in later}
     return folder.part(f"{name}-{dataset}", {**settings, "dataset": dataset, "seeds": seeds, "of": rows}, compute)
 
@@ -467,8 +483,21 @@ class Beside(nn.Module):
 _SETTINGS = (
     *("objective", "learning_rate", "noise_learning_rate", "posterior_learning_rate"),
     *("kernel_learning_rate", "schedule", "warmup_steps"),
-    *("average", "batch_size", "weight_decay", "bootstrap", "selection"),
+    *("average", "batch_size", "weight_decay", "bootstrap", "selection", "passes"),
 )
+
+
+def _folds(data: dict[str, Rows], count: int) -> list[tuple[Rows, Rows]]:
+    """Rows to fit and to select on: as they are, or of both together all parts but one, and that part."""
+    if count == 1:
+        return [(data["fit"], data["select"])]
+    rows = joined([data["fit"], data["select"]])
+    part = torch.from_numpy(np.random.default_rng(0).permutation(len(rows)) % count)
+    return [(_where(rows, part != k), _where(rows, part == k)) for k in range(count)]
+
+
+def _where(rows: Rows, kept: torch.Tensor) -> Rows:
+    return Rows(rows.x[kept], rows.y[kept])
 
 
 def _ridge_noise(rows: Rows) -> float:
@@ -477,16 +506,23 @@ def _ridge_noise(rows: Rows) -> float:
     return float(max(0.5 * left.var(), 1e-4))
 
 
-def _scores(select: Sequence[Gaussian], score: Sequence[Gaussian], data: dict[str, Rows]) -> dict[str, Any]:
+def _scores(select: Sequence[tuple[Gaussian, Rows]], score: Sequence[Gaussian], rows: Rows) -> dict[str, Any]:
     """Of each member and of ensembles of the first few, as they are and calibrated on the rows to select on."""
 
-    def both(selected: Predictive, scored: Predictive) -> dict[str, dict[str, float]]:
-        calibrated = calibrate(selected, data["select"].y, data["select"].weight).apply(scored)
-        return {"raw": _evaluate(scored, data["score"].y), "calibrated": _evaluate(calibrated, data["score"].y)}
+    def both(first: int, last: int) -> dict[str, dict[str, float]]:
+        lots = [lot for _, lot in select[first:last]]
+        predicted = [mixture([one]) for one, _ in select[first:last]]
+        if all(lot is lots[0] for lot in lots):
+            selected, lots = mixture([one for one, _ in select[first:last]]), lots[:1]
+        else:
+            selected = joined_predictions(predicted)
+        held_out, scored = joined(lots), mixture(score[first:last])
+        calibrated = calibrate(selected, held_out.y, held_out.weight).apply(scored)
+        return {"raw": _evaluate(scored, rows.y), "calibrated": _evaluate(calibrated, rows.y)}
 
-    members = [both(a, b) for a, b in zip(select, score, strict=True)]
     sizes = [k for k in (2, 3, 4, 5) if k <= len(score)]
-    return {"members": members, "ensembles": {str(k): both(mixture(select[:k]), mixture(score[:k])) for k in sizes}}
+    members = [both(k, k + 1) for k in range(len(score))]
+    return {"members": members, "ensembles": {str(k): both(0, k) for k in sizes}}
 
 
 def _evaluate(predicted: Predictive, y: torch.Tensor) -> dict[str, float]:

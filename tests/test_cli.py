@@ -445,7 +445,7 @@ BAD: dict[str, list[str]] = {
     f"{FIT} --seed -1": ["'--seed'", "0"],
     f"{FIT} --seed 99999999999": ["--seed must be", "99999999999"],
     f"{FIT} --weight-decay abc": ["'--weight-decay'", "number"],
-    f"{FIT} --validation-fraction tenth": ["'--validation-fraction'", "number"],
+    f"{FIT} --validation-fraction tenth": ["--validation-fraction must be a number or auto, got 'tenth'"],
     "predict model new.csv --coverage abc": ["'--coverage'", "number"],
     # options that the estimator refuses
     f"{FIT} --method dbk": ["--method must be one of", "dbk-silu", "got 'dbk'"],

@@ -51,7 +51,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 here / folder / f"part-{k}.parquet", index=False, row_group_size=50
             )
     train = [here / "train", "-t", "price", "--drop", "order", "--stream", "--out", here / "model", "-q"]
-    good("fit", *train, *SMALL)
+    good("fit", *train, *SMALL, "--dtype", "float64")
     faults = {
         "truncated": lambda path: path.write_bytes(path.read_bytes()[:-100]),
         "renamed": lambda path: frame(9).rename(columns={"size": "Size"}).to_parquet(path, index=False),

@@ -43,6 +43,7 @@ def small(**changes: Any) -> DeepBasisRegressor:
     settings = {
         "method": "dbk-silu",
         "members": 2,
+        "validation_fraction": 0.1,
         "epochs": 5,
         "rank": 8,
         "width": 8,
@@ -590,7 +591,9 @@ def test_only_weights_that_the_objective_has_are_tried(method: str, objective: s
     [
         (20, {}, torch.float64, 20),
         (FLOAT64_ROWS, {}, torch.float64, FLOAT64_ROWS),
-        (FLOAT64_ROWS + 1, {}, torch.float32, 128),
+        (FLOAT64_ROWS + 1, {}, torch.float32, FLOAT64_ROWS + 1),
+        (1_024, {}, torch.float32, 1_024),
+        (1_025, {}, torch.float32, 512),
         (10**7, {}, torch.float32, 512),
         (20, {"dtype": "float32"}, torch.float32, 20),
         (10**6, {"dtype": "float64", "batch_size": 7}, torch.float64, 7),
@@ -603,7 +606,8 @@ def test_precision_and_batches_by_the_number_of_rows(
     assert plan.settings.dtype == dtype
     assert plan.settings.batch_size == batch_size
     assert not plan.settings.compile
-    assert plan.settings.epochs * -(-rows // batch_size) <= max(3000, 5 * -(-rows // batch_size))
+    steps = plan.settings.epochs * plan.settings.passes * -(-rows // batch_size)
+    assert steps <= max(3000, 5 * -(-rows // batch_size))
 
 
 def test_what_is_given_is_taken() -> None:

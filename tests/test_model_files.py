@@ -51,6 +51,7 @@ def small(**changes: Any) -> DeepBasisRegressor:
     settings = {
         "method": "dbk-silu",
         "members": 2,
+        "validation_fraction": 0.1,
         "epochs": 5,
         "rank": 4,
         "width": 4,
@@ -178,7 +179,7 @@ def test_what_auto_has_chosen_is_loaded(path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_comes_before_the_network_is_loaded(path: Path) -> None:
     """More than 2,000 rows of three number columns."""
     X, y = numbers(2_300)
-    model = small().fit(X, y)
+    model = small(batch_size=128).fit(X, y)
     assert (model.embedding, model.embedding_) == ("auto", "fourier")
     model.save(path)
     assert_same(model, DeepBasisRegressor.load(path), X[:50])
@@ -188,6 +189,29 @@ def test_what_comes_before_the_network_is_loaded(path: Path) -> None:
         ({"embedding": "none"}, "parameters are not those"),
         ({"embedding": "waves"}, "embedding"),
         ({"parameters": {**metadata["parameters"], "embedding": "none"}}, "its embedding is 'none'"),
+    ):
+        storage.save(path, KIND, tensors, {**metadata, **changes})
+        with pytest.raises(FileFormatError, match=says):
+            DeepBasisRegressor.load(path)
+
+
+def test_the_width_inside_a_block_is_loaded(path: Path) -> None:
+    """It depends on the number of rows; before it was told, it did not."""
+    for rows, inner in ((60, 4), (2_300, 16)):
+        X, y = numbers(rows)
+        model = small(batch_size=128, epochs=15).fit(X, y)
+        assert model.inner_ == inner
+        model.save(path)
+        assert DeepBasisRegressor.load(path).inner_ == inner
+        assert_same(model, DeepBasisRegressor.load(path), X[:50])
+    tensors, metadata = storage.load(path, KIND)
+    del metadata["inner"]
+    storage.save(path, KIND, tensors, metadata)
+    assert_same(model, DeepBasisRegressor.load(path), X[:50])
+    for changes, says in (
+        ({"inner": 8}, "parameters are not those"),
+        ({"inner": 0}, "inner"),
+        ({"inner": 16, "parameters": {**metadata["parameters"], "inner": 4}}, "is to be 4 wide inside a block"),
     ):
         storage.save(path, KIND, tensors, {**metadata, **changes})
         with pytest.raises(FileFormatError, match=says):

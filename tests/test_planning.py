@@ -51,7 +51,10 @@ def test_fifty_million_rows_are_trained_on_for_a_bounded_number_of_steps_and_val
 def test_a_small_table_takes_the_steps_that_it_takes_in_memory(rows):
     model = DeepBasisRegressor(device="cpu")
     streamed, resident = make_plan(model, rows, streamed=True), make_plan(model, rows)
-    steps = [plan.settings.epochs * -(-plan.epoch_rows // plan.settings.batch_size) for plan in (streamed, resident)]
+    steps = [
+        plan.settings.epochs * plan.settings.passes * -(-plan.epoch_rows // plan.settings.batch_size)
+        for plan in (streamed, resident)
+    ]
     assert steps[0] == pytest.approx(steps[1], rel=0.1)
     assert streamed.settings.batch_size == resident.settings.batch_size
     assert streamed.settings.learning_rate == resident.settings.learning_rate
@@ -71,36 +74,31 @@ def test_in_memory_steps_are_bounded_by_whole_passes():
 
 
 @pytest.mark.parametrize(
-    ("rows", "batch_size", "steps"),
+    ("rows", "batch_size", "passes", "steps"),
     [
-        (200, 200, 400),
-        (640, 128, 2_000),
-        (2_048, 128, 2_400),
-        (4_000, 256, 2_400),
-        (9_000, 512, 2_700),
-        (10**6, 512, 19_540),
+        (200, 200, 10, 2_000),
+        (1_024, 1_024, 10, 2_000),
+        (1_025, 512, 3, 2_000),
+        (4_000, 512, 1, 2_000),
+        (9_000, 512, 1, 2_700),
+        (10**6, 512, 1, 19_540),
     ],
 )
-def test_batches_and_steps_grow_with_the_table(rows, batch_size, steps):
-    plan = make_plan(DeepBasisRegressor(device="cpu"), rows)
-    assert plan.settings.batch_size == batch_size
-    assert plan.settings.epochs * -(-rows // batch_size) == pytest.approx(steps, rel=0.01)
+def test_batches_and_steps_grow_with_the_table(rows, batch_size, passes, steps):
+    settings = make_plan(DeepBasisRegressor(device="cpu"), rows).settings
+    assert (settings.batch_size, settings.passes) == (batch_size, passes)
+    assert settings.epochs * passes * -(-rows // batch_size) == pytest.approx(steps, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("rows", "recipe", "rate"),
-    [
-        (256, "default", 3e-3),
-        (257, "default", 1e-2),
-        (2_048, "default", 1e-2),
-        (2_049, "default", 3e-3),
-        *((rows, "paper", 1e-3) for rows in (100, 1_024, 1_025, 10**6)),
-    ],
-)
-def test_small_batches_take_longer_steps(rows, recipe, rate):
-    for changes, expected in (({}, rate), ({"learning_rate": 0.5}, 0.5)):
-        model = DeepBasisRegressor(device="cpu", recipe=recipe, **changes)
-        assert make_plan(model, rows).settings.learning_rate == expected
+@pytest.mark.parametrize("changes", [{"epochs": 7}, {"objective": "mml"}, {"recipe": "paper"}, {"batch_size": 10}])
+def test_an_epoch_is_a_pass_where_it_was_asked_for_or_has_many_steps(changes):
+    assert make_plan(DeepBasisRegressor(device="cpu", **changes), 100).settings.passes == 1
+
+
+@pytest.mark.parametrize("max_steps", [1, 7, 10, 25, 1_999])
+def test_several_passes_an_epoch_are_never_more_steps_than_asked_for(max_steps):
+    settings = make_plan(DeepBasisRegressor(device="cpu"), 100, max_steps=max_steps).settings
+    assert max_steps - settings.passes < settings.epochs * settings.passes <= max_steps
 
 
 @pytest.mark.parametrize(
@@ -109,10 +107,12 @@ def test_small_batches_take_longer_steps(rows, recipe, rate):
         ({"method": "sv-rbf", "objective": "mml"}, "last", (0.05, 0.5)),
         ({"method": "sv-rbf", "objective": "mml", "learning_rate": 1e-4}, "last", (1e-4, None)),
         ({"method": "sv-rbf", "objective": "mml", "recipe": "paper"}, "last", (1e-3, None)),
-        ({"method": "sv-rbf"}, "crps", (1e-2, None)),
+        ({"method": "sv-rbf"}, "crps", (3e-3, None)),
         ({"method": "dbk-silu", "objective": "mml"}, "crps", (3e-3, None)),
         ({"method": "sv-dkl", "objective": "mml"}, "crps", (3e-3, None)),
-        ({}, "crps", (1e-2, None)),
+        ({}, "crps", (3e-3, None)),
+        ({"learning_rate": 0.5}, "crps", (0.5, None)),
+        ({"recipe": "paper"}, "nll", (1e-3, None)),
     ],
     ids=str,
 )
@@ -166,17 +166,17 @@ def test_places_are_told_in_waves(columns, rows, changes, embedding):
 @pytest.mark.parametrize(
     ("rows", "steps"),
     [
-        (200, (400, 400)),  # one batch
-        (2_048, (2_400, 2_400)),  # of 128
-        (4_096, (2_400, 2_400)),  # of 256
-        (5_000, (2_000, 12_000)),  # of 512, from here on
+        (200, (2_000, 2_000)),
+        (2_000, (2_000, 2_000)),
+        (2_001, (2_000, 12_000)),  # no longer small
+        (5_000, (2_000, 12_000)),
         (20_000, (6_000, 12_000)),
         (60_000, (17_700, 17_700)),
         (10**6, (19_540, 19_540)),
         (10**7, (97_660, 97_660)),  # five epochs at least
     ],
 )
-def test_a_gpu_takes_more_steps_where_batches_have_their_full_size(rows, steps):
+def test_a_gpu_takes_more_steps_where_the_table_is_not_small(rows, steps):
     batch_size = batch_size_for(DEFAULT, rows)
     a_pass = -(-rows // batch_size)
     found = [epochs_for(DEFAULT, rows, batch_size, False, on_gpu) * a_pass for on_gpu in (False, True)]
@@ -189,7 +189,6 @@ def test_a_gpu_makes_no_difference_otherwise():
         batch_size = batch_size_for(PAPER, rows)
         assert epochs_for(PAPER, rows, batch_size, False, True) == epochs_for(PAPER, rows, batch_size, False)
         assert epochs_for(DEFAULT, rows, 512, True, True) == DEFAULT.exact_steps
-    assert epochs_for(DEFAULT, 2_048, 512, False, True) == epochs_for(DEFAULT, 2_048, 512, False)  # batches by hand
     for passes, max_steps in ((3, None), (None, 700), (3, 700)):
         plans = [stream_epochs_for(DEFAULT, 20_000, 512, False, gpu, passes, max_steps) for gpu in (False, True)]
         assert plans[0] == plans[1]

@@ -40,8 +40,9 @@ def check_arguments(given: Any) -> None:
     if not is_auto(given.learning_rate):
         check_number("learning_rate", given.learning_rate, above=0.0)
     check_number("weight_decay", given.weight_decay, at_least=0.0)
-    if not 0.0 < check_number("validation_fraction", given.validation_fraction) < 1.0:
-        raise InputError(f"validation_fraction must lie strictly between 0 and 1, got {given.validation_fraction!r}")
+    fraction = given.validation_fraction
+    if not is_auto(fraction) and not 0.0 < check_number("validation_fraction", fraction) < 1.0:
+        raise InputError(f"validation_fraction must lie strictly between 0 and 1, got {fraction!r}")
     devices.named(given.device)
     check_choice("dtype", given.dtype, {"auto", "float32", "float64"})
     for name in ("calibrate", "compile"):

@@ -1,12 +1,107 @@
-"""By what a `DeepBasisRegressor` chooses between fits of a small table: kernels by likelihood, networks by new rows."""
+"""What a `DeepBasisRegressor` fits and chooses from: networks, and on a small table shallow kernels.
+
+Kernels are chosen between by likelihood; a kernel and the networks by how they predict rows that they have not seen.
+"""
 
 import math
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from os import fspath
 from typing import Any
 
-import torch
+import numpy as np
 
 from deepbasis.engine.batches import Rows
-from deepbasis.gp.objectives import weighted_mean
+from deepbasis.errors import NumericalError
+from deepbasis.gp import metrics
+from deepbasis.gp.predictive import GaussianMixture, Predictive
+from deepbasis.planning import How
+from deepbasis.validating import Fold, joined, joined_predictions
+
+
+def fit_best(
+    regressor: Any, trials: list[dict[str, Any]], everything: Rows, folds: list[Fold], how: How
+) -> tuple[GaussianMixture, Rows, bool]:
+    """Fit networks to the folds and kernels to `everything`, and make the regressor the best of them.
+
+    `trials` are changes of its parameters. What it predicts for rows held out, these rows, and whether the fit was
+    interrupted.
+    """
+    dtype = str(everything.x.dtype).removeprefix("torch.")  # the same for a part of the rows and for all
+    best, *kernels = (copy(regressor).set_params(**changes, dtype=dtype) for changes in trials)
+    predicted, folds, interrupted = fit_folds(best, folds, how)
+    held_out = joined([fold.held_out for fold in folds])
+    judges = regressor._with_fair_say(held_out)
+    predicted = best._calibrated(predicted, judges)
+    if kernels and not isinstance(regressor.random_state, int | np.integer):  # both start alike
+        seed = int(regressor._seeds()[0])
+        kernels = [kernel.set_params(random_state=seed) for kernel in kernels]
+    fitted: list[tuple[float, Any]] = []
+    for kernel in () if interrupted else kernels:
+        with suppress(NumericalError):  # the others stand
+            try:
+                interrupted = kernel._fit_rows(everything, judges, replace(how, checkpoint=None))
+            except KeyboardInterrupt:
+                interrupted = True
+            if interrupted:
+                break
+            if math.isfinite(criterion := bic(kernel, everything)):
+                fitted.append((criterion, kernel))
+    if fitted:
+        likelier = fitted[how.team.broadcast_object(int(np.argmin([criterion for criterion, _ in fitted])))][1]
+        theirs = likelier._calibrated(leave_out(likelier, folds, everything), judges)
+        if how.team.broadcast_object(is_as_good(theirs, predicted, judges)):
+            best, predicted = likelier, theirs
+    regressor._take_over(best)
+    return predicted, held_out, interrupted
+
+
+def fit_folds(regressor: Any, folds: list[Fold], how: How) -> tuple[GaussianMixture, list[Fold], bool]:
+    """Some members for each fold: what they predict for the rows that they hold out, whose folds, and if interrupted.
+
+    A fold that fails, or is not reached, is left out: the others stand. Each has a checkpoint of its own.
+    """
+    if len(folds) == 1:
+        interrupted = regressor._fit_rows(folds[0].data, regressor._with_fair_say(folds[0].held_out), how)
+        return regressor.ensemble_.predict(folds[0].held_out.x), folds, interrupted
+    seeds, interrupted = regressor._seeds(), False
+    fitted: list[tuple[Any, Fold]] = []
+    failure: BaseException | None = None
+    for k, fold in enumerate(folds[: regressor.members]):
+        own = seeds[k :: len(folds)]
+        part = copy(regressor).set_params(members=len(own), random_state=int(own[0]))
+        path = None if how.checkpoint is None else f"{fspath(how.checkpoint)}.{k + 1}"
+        judges = regressor._with_fair_say(fold.held_out)
+        try:
+            interrupted = part._fit_rows(fold.data, judges, replace(how, checkpoint=path))
+            fitted.append((part, fold))
+        except (KeyboardInterrupt, NumericalError) as error:
+            failure, interrupted = error, isinstance(error, KeyboardInterrupt)
+        if interrupted:
+            break
+    if failure is not None and not fitted:
+        raise failure
+    first = fitted[0][0]
+    regressor._take_over(first)
+    regressor.history_ = [history for part, _ in fitted for history in part.history_]
+    stack = first.ensemble_.stack
+    regressor._set_models([model for part, _ in fitted for model in part.models_], stack.dtype, stack.device)
+    predicted = joined_predictions([part.ensemble_.predict(fold.held_out.x) for part, fold in fitted])
+    return predicted, [fold for _, fold in fitted], interrupted
+
+
+def leave_out(kernel: Any, folds: list[Fold], everything: Rows) -> GaussianMixture:
+    """What a kernel predicts for the rows of each fold from the others; in the end its posterior has all rows.
+
+    The posterior of exact inference has a closed form: only lengthscales and the like have seen the rows held out.
+    """
+    lots = []
+    for fold in folds:
+        kernel._take_in(fold.data)
+        lots.append(kernel.ensemble_.predict(fold.held_out.x))
+    kernel._take_in(everything)
+    return joined_predictions(lots)
 
 
 def bic(kernel: Any, data: Rows) -> float:
@@ -22,12 +117,7 @@ def bic(kernel: Any, data: Rows) -> float:
     return n * last["train_loss"] + 0.5 * math.log(max(n, 1.0)) * sum(numbers)
 
 
-def is_as_good(shallow: Any, deep: Any, validation: Rows) -> bool:
-    """Whether the networks' NLL on the validation rows, calibrated on these, is not better by a standard error."""
-    ours, theirs = (fitted.ensemble_.predict(validation.x).log_prob(validation.y) for fitted in (shallow, deep))
-    if not bool(ours.isfinite().all()):
-        return False
-    weight = torch.ones_like(ours) if validation.weight is None else validation.weight
-    mean = weighted_mean(theirs - ours, weight)
-    error = (weighted_mean((theirs - ours - mean).square(), weight) / weight.sum()).sqrt()
-    return not bool(mean > error)
+def is_as_good(shallow: Predictive, deep: Predictive, held_out: Rows) -> bool:
+    """Whether a kernel's NLL on the rows held out is not above that of the networks, calibrated on these."""
+    ours, theirs = (float(metrics.nll(predicted, held_out.y, held_out.weight)) for predicted in (shallow, deep))
+    return math.isfinite(ours) and not ours > theirs

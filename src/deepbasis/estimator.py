@@ -3,9 +3,8 @@
 import math
 import warnings
 from collections.abc import Collection
-from contextlib import nullcontext, suppress
-from copy import copy
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Self
 
@@ -17,9 +16,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from deepbasis import choosing, persistence, streaming
+from deepbasis import persistence, streaming
 from deepbasis.arguments import check_arguments, wants_calibration
 from deepbasis.budget import fits_in_memory, parse_memory
+from deepbasis.choosing import fit_best
 from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows, Stream
 from deepbasis.engine.distributed import ALONE, Team
@@ -33,9 +33,9 @@ from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
-from deepbasis.gp.predictive import Gaussian
+from deepbasis.gp.predictive import Gaussian, GaussianMixture
 from deepbasis.persistence import KIND as KIND
-from deepbasis.planning import Plan, candidates, embedding_of, make_plan
+from deepbasis.planning import How, Plan, candidates, embedding_of, folds_of, fraction_of, inner_of, make_plan
 from deepbasis.predictions import Predictions
 from deepbasis.recipes import ONE_THREAD_ROWS, RECIPES, method_of
 from deepbasis.starting import at_rows, distinct_rows, starting_noise
@@ -43,7 +43,7 @@ from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_tar
 from deepbasis.tables.resident import Table
 from deepbasis.tables.scanning import Roles
 from deepbasis.tables.sources import Source
-from deepbasis.validating import fair_say
+from deepbasis.validating import Fold, fair_say
 
 _INTERRUPTED = "the fit was interrupted: this is the best so far"
 _HEALTH_ROWS = 30  # fewer validation rows say nothing
@@ -53,16 +53,6 @@ class FitWarning(UserWarning):
     """The fit ended, but something about it should be looked at."""
 
 
-@dataclass(frozen=True)
-class _How:
-    """How a fit is to be run: not a property of the model."""
-
-    max_steps: int | None = None
-    checkpoint: str | PathLike[str] | None = None
-    team: Team = ALONE
-    wave_size: int | None = None
-
-
 class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Regression with a predictive distribution for every row, by Gaussian processes with deep basis kernels.
 
@@ -70,14 +60,14 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     ----------
     method : "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" or "dnn", the paper's methods, or
         "sv-rbf-linear", with a linear kernel added. A DNN has no distribution of its own: it predicts with the variance
-        of its validation residuals. "auto" is "dbk-silu"; on a small table a shallow kernel, "sv-rbf" or
-        "sv-rbf-linear" trained exactly, unless the validation rows clearly prefer the networks. It is not calibrated,
-        and at the end its posterior takes in the rows that were held out.
+        of its validation residuals. "auto" is "dbk-silu"; on a small table (2,000 rows) a shallow kernel, "sv-rbf" or
+        "sv-rbf-linear" trained exactly on all rows, unless the networks predict rows held out better. It is not
+        calibrated.
     recipe : what "auto" means: "default", or "paper" for the paper's settings.
     objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows, or, of a sparse
         method ("sv-rbf", "sv-rbf-linear", "sv-dkl", "pp-dkl"), by its bound.
     rank, width, blocks : basis functions; width and residual blocks of the network.
-    inner : width inside a block, or "auto": the recipe's multiple of `width`.
+    inner : width inside a block, or "auto": four times `width`; on a small table, and in the paper, as wide.
     embedding : what comes before the network: "none"; "fourier", waves across all columns together, for coordinates;
         "periodic", waves of each column; or "auto": "fourier" for tables of two or three number columns without missing
         values and more than 2,000 rows to fit.
@@ -85,9 +75,10 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         they are all trained together, and the validation score chooses.
     members : models in the ensemble, which predicts as their equal mixture.
     epochs, batch_size, learning_rate, patience : numbers, or "auto": the recipe's for this many rows.
-    validation_fraction : share of the rows held out for early stopping and selection. Identical rows, and rows of one
-        group, are never on both sides. In selection and calibration by the default recipe the
-        copies of an input count for three average inputs at most.
+    validation_fraction : share of the rows held out for early stopping, selection and calibration, or "auto": a tenth;
+        on a small table every member holds out another quarter, and all of these rows calibrate, unless there is one
+        member. Identical rows, and rows of one group, are never on both sides. In selection and calibration by the
+        default recipe the copies of an input count for three average inputs at most.
     calibrate : whether to predict with a mixture of three scales of the predictive variance, noise included, fitted to
         the validation rows, or "auto": as the recipe says. Residuals have heavier tails than a Gaussian.
     dtype : "float32", "float64", or "auto": float64 for small tables.
@@ -102,10 +93,12 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     embedding_ : what comes before the network.
     rank_ : basis functions: `rank`, or fewer of a shallow kernel where there are fewer distinct rows; those of a linear
         kernel, one a column, come on top.
+    inner_ : width inside a block.
     history_ : for each member a dict of "train_loss", "validation" and "noise" (standardised units), a number an epoch.
-    validation_ : metrics of the ensemble on the validation rows, in the target's units. With calibration they are
-        flattering: of the calibrated ensemble, on the very rows that it was calibrated on. Of a shallow kernel: before
-        it took these rows in.
+        Of a shallow kernel "validation" is of rows that it was trained on too.
+    validation_ : metrics on the rows held out, each predicted by those members that held it out, in the target's units.
+        With calibration they are flattering: it was fitted to these very rows. Of a shallow kernel: as its posterior
+        given the other rows predicts them.
     noise_ : noise variance of each member, in squared units of the target, before calibration.
     calibration_ : the scales of the predictive variance and their weights; None without calibration.
     alpha_, beta_ : the weights of the regularisers; a shallow kernel has none.
@@ -130,7 +123,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
         weight_decay: float = 1e-2,
-        validation_fraction: float = 0.1,
+        validation_fraction: float | str = "auto",
         patience: int | str = "auto",
         calibrate: bool | str = "auto",
         dtype: str = "auto",
@@ -176,7 +169,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     ) -> Self:
         """Fit to a table X (array or DataFrame) and a target y; validate on X_val, y_val if given."""
         self._check_parameters()
-        return self._fit_table(X, y, sample_weight, groups, X_val, y_val, _How())
+        return self._fit_table(X, y, sample_weight, groups, X_val, y_val, How())
 
     def fit_dataset(
         self,
@@ -204,7 +197,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         """
         self._check_parameters()
         limit = parse_memory(memory)
-        how = _How(None if max_steps is None else check_positive_int("max_steps", max_steps), checkpoint, team)
+        how = How(None if max_steps is None else check_positive_int("max_steps", max_steps), checkpoint, team)
         if checkpoint is not None and self.random_state is None:
             raise InputError("checkpoint needs a random_state (--seed): a run goes on only as the same run")
         devices.present(self.device)
@@ -222,7 +215,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         X_val, y_val = (None, None) if beside is None else (beside[roles.features], beside[target])
         return self._fit_table(table[roles.features], y, weights, labels, X_val, y_val, how)
 
-    def _fit_table(self, X: Any, y: Any, sample_weight: Any, groups: Any, X_val: Any, y_val: Any, how: _How) -> Self:
+    def _fit_table(self, X: Any, y: Any, sample_weight: Any, groups: Any, X_val: Any, y_val: Any, how: How) -> Self:
         devices.present(self.device)
         if (X_val is None) != (y_val is None):
             raise InputError("X_val and y_val go together: give both or neither")
@@ -230,60 +223,43 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         validate_data(self, table.X, skip_check_array=True)
         self.rows_ = len(table.y)
         table = table.weighted()
+        folds_wanted = folds_of(self, len(table.y))
         if X_val is not None and y_val is not None:
-            inside, outside = table, Table.for_validation(X_val, y_val)
+            splits = [(table, Table.for_validation(X_val, y_val))]
+        elif folds_wanted > 1:
+            splits = table.folds(folds_wanted)
         else:
-            inside, outside = table.split(self.validation_fraction)
-        self.preprocessor_ = Preprocessor.fit(inside.X, inside.weight)
-        self.target_ = TargetScaler.fit(inside.y, inside.weight)
-        dtype = make_plan(self, len(inside.y)).settings.dtype
-        data = self._rows(inside, dtype)
+            splits = [table.split(fraction_of(self))]
+        known = splits[0][0] if len(splits) == 1 else table  # to one member or another
+        self.preprocessor_ = Preprocessor.fit(known.X, known.weight)
+        self.target_ = TargetScaler.fit(known.y, known.weight)
+        dtype = make_plan(self, len(known.y)).settings.dtype
         try:
-            validation = self._rows(outside, dtype)
+            folds = [Fold(self._rows(inside, dtype), self._rows(outside, dtype)) for inside, outside in splits]
         except InputError as error:
             raise error if X_val is None else InputError(f"X_val: {error}") from None
-        small = len(data) <= ONE_THREAD_ROWS and devices.named(self.device).type == "cpu"
+        trials = candidates(self, len(table.y), self.preprocessor_.width)
+        is_needed = X_val is None and len(trials) > 1
+        everything = self._rows(table, dtype) if is_needed else folds[0].data
+        small = len(table.y) <= ONE_THREAD_ROWS and devices.named(self.device).type == "cpu"
         with devices.one_thread() if small else nullcontext():
-            is_shallow, interrupted = self._fit_best(data, self._with_fair_say(validation), how)
+            predicted, held_out, interrupted = fit_best(self, trials, everything, folds, how)
             if interrupted:
                 warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
-            mean = weighted_mean(data.y, data.weight)
-            variance = weighted_mean((data.y - mean).square(), data.weight)
-            self._look_at(validation, mean, variance)
-            if is_shallow and X_val is None and inside is not outside:
-                self._take_in(data, validation)
+            y_known = torch.from_numpy(self.target_.transform(known.y)).to(dtype)
+            weight = None if known.weight is None else torch.from_numpy(known.weight).to(dtype)
+            mean = weighted_mean(y_known, weight)
+            self._look_at(predicted, held_out, mean, weighted_mean((y_known - mean).square(), weight))
         return self
 
-    def _fit_best(self, data: Rows, validation: Rows, how: _How) -> tuple[bool, bool]:
-        """Of what there is to choose from: whether that is a shallow kernel, and whether it was interrupted."""
-        trials = candidates(self, len(data), data.x.shape[1])
-        best, *kernels = (copy(self).set_params(**changes) for changes in trials)
-        interrupted = best._fit_rows(data, validation, how)
-        if kernels and not isinstance(self.random_state, int | np.integer):  # both start alike
-            seed = int(self._seeds()[0])
-            kernels = [kernel.set_params(random_state=seed) for kernel in kernels]
-        fitted: list[tuple[float, Self]] = []
-        for kernel in () if interrupted else kernels:
-            with suppress(NumericalError):  # the others stand
-                try:
-                    interrupted = kernel._fit_rows(data, validation, replace(how, checkpoint=None))
-                except KeyboardInterrupt:
-                    interrupted = True
-                if interrupted:
-                    break
-                if math.isfinite(bic := choosing.bic(kernel, data)):
-                    fitted.append((bic, kernel))
-        if fitted:
-            likelier = fitted[how.team.broadcast_object(int(np.argmin([bic for bic, _ in fitted])))][1]
-            if how.team.broadcast_object(choosing.is_as_good(likelier, best, validation)):
-                best = likelier
-        self.__dict__.update({name: value for name, value in vars(best).items() if name.endswith("_")})
-        return best in kernels, interrupted
+    def _take_over(self, fitted: Self) -> None:
+        """Everything that a fit gives."""
+        self.__dict__.update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
 
-    def _fit_rows(self, data: Rows, validation: Rows, how: _How) -> bool:
+    def _fit_rows(self, data: Rows, validation: Rows, how: How) -> bool:
         """True if it was interrupted."""
         plan = make_plan(self, len(data), max_steps=how.max_steps)
-        self.method_, self.rank_ = method_of(self.method), int(self.rank)
+        self.method_, self.rank_, self.inner_ = method_of(self.method), int(self.rank), inner_of(self, len(data))
         self.embedding_ = embedding_of(self, self.preprocessor_, len(data))
         if self._starts_at_rows():
             self.rank_ = min(self.rank_, distinct_rows(data))
@@ -291,14 +267,15 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self._keep(chosen, validation, plan)
         return interrupted
 
-    def _fit_streamed(self, source: Source, roles: Roles, aside: Source | None, limit: int | None, how: _How) -> Self:
+    def _fit_streamed(self, source: Source, roles: Roles, aside: Source | None, limit: int | None, how: How) -> Self:
         """The statistics first, then training on a stream of batches."""
         survey = streaming.take_survey(
-            source, roles, self.validation_fraction if aside is None else None, limit, how.team, self.verbose
+            source, roles, fraction_of(self) if aside is None else None, limit, how.team, self.verbose
         )
         self.preprocessor_, self.target_ = survey.preprocessor(), survey.statistics.target()
         self.n_features_in_, self.feature_names_in_ = len(roles.features), np.array(roles.features, dtype=object)
         self.rows_, self.method_, self.rank_ = source.rows, method_of(self.method), int(self.rank)
+        self.inner_ = inner_of(self, survey.statistics.rows)
         self.embedding_ = embedding_of(self, self.preprocessor_, survey.statistics.rows)
         plan = make_plan(self, survey.statistics.rows, streamed=True, max_steps=how.max_steps)
         encoder = survey.encoder(self.preprocessor_, self.target_, plan.settings.dtype)
@@ -312,8 +289,10 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         if interrupted:
             warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
         self._keep(chosen, judges, plan)
+        self._calibrated(self.ensemble_.predict(judges.x), judges)
         spread = torch.as_tensor(survey.statistics.target_moments.std / self.target_.scale, dtype=validation.y.dtype)
-        self._look_at(validation, torch.zeros_like(spread), spread.square())
+        predicted = self.ensemble_.predict(validation.x)
+        self._look_at(predicted, validation, torch.zeros_like(spread), spread.square())
         return self
 
     def _rows(self, table: Table, dtype: torch.dtype) -> Rows:
@@ -337,7 +316,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             rank=self.rank_,
             width=int(self.width),
             blocks=int(self.blocks),
-            inner=RECIPES[self.recipe].inner_factor * int(self.width) if self.inner == "auto" else int(self.inner),
+            inner=self.inner_,
             embedding=self.embedding_,
             noise=member.noise,
             seed=member.seed,
@@ -346,7 +325,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     def _starts_at_rows(self) -> bool:
         return METHODS[self.method_].backbone == "identity" and RECIPES[self.recipe].start_from_data
 
-    def _members(self, plan: Plan, rows: Rows, how: _How) -> list[Member]:
+    def _members(self, plan: Plan, rows: Rows, how: How) -> list[Member]:
         """All seeds for each candidate (alpha, beta), the same for every worker."""
         noise = Member().noise
         if RECIPES[self.recipe].start_from_data:  # in three digits: the last depend on threads, and a checkpoint on all
@@ -355,7 +334,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         return [Member(seed=seed, alpha=a, beta=b, noise=noise) for a, b in plan.pairs for seed in seeds]
 
     def _train(
-        self, data: Rows | Stream, validation: Rows, plan: Plan, members: list[Member], how: _How
+        self, data: Rows | Stream, validation: Rows, plan: Plan, members: list[Member], how: How
     ) -> tuple[list[Outcome], bool]:
         """Every member in one run: the ensemble of the pair (alpha, beta) with the best mean score; if interrupted."""
         rows = data if isinstance(data, Rows) else validation
@@ -397,8 +376,6 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self._set_models([outcome.model(self._build) for outcome in chosen], plan.settings.dtype, plan.device)
         if plan.settings.objective == "mse":
             self._give_residual_variance(validation)
-        if wants_calibration(self):
-            self._calibrate(validation)
 
     def _set_models(
         self,
@@ -421,23 +398,28 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             model.noise.raw.fill_(math.log(variance - NOISE_FLOOR))
         self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device)
 
-    def _calibrate(self, validation: Rows) -> None:
-        """The same at every worker: each has all validation rows."""
-        found = calibrate(self.ensemble_.predict(validation.x), validation.y, validation.weight)
-        self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device, found)
+    def _calibrated(self, predicted: GaussianMixture, held_out: Rows) -> GaussianMixture:
+        """What is predicted for rows held out, calibrated on these, as the ensemble is from here on if it is to be.
 
-    def _take_in(self, *tables: Rows) -> None:
-        """The posterior of exact inference has a closed form: once all is chosen, the rows held out count in it too."""
+        The same at every worker: each has all rows held out.
+        """
+        if not wants_calibration(self):
+            return predicted
+        found = calibrate(predicted, held_out.y, held_out.weight)
+        self._set_models(self.models_, held_out.x.dtype, self.ensemble_.stack.device, found)
+        return found.apply(predicted)
+
+    def _take_in(self, rows: Rows) -> None:
+        """The posterior of exact inference, given these rows."""
         for model in self.models_:
-            exact.fit_posterior(model, lambda: [(rows.x, rows.y, rows.weight) for rows in tables])
-        self._set_models(self.models_, tables[0].x.dtype, self.ensemble_.stack.device, self.calibration_)
+            exact.fit_posterior(model, lambda: [(rows.x, rows.y, rows.weight)])
+        self._set_models(self.models_, rows.x.dtype, self.ensemble_.stack.device, self.calibration_)
 
-    def _look_at(self, validation: Rows, mean: Tensor, variance: Tensor) -> None:
+    def _look_at(self, predicted: GaussianMixture, validation: Rows, mean: Tensor, variance: Tensor) -> None:
         """The health check: are the validation rows predicted better than by one Gaussian, that of the training rows?
 
         Its `mean` and `variance` are in the units that the target is trained in.
         """
-        predicted = self.ensemble_.predict(validation.x)
         weight = validation.weight
         scaled = predicted.affine(self.target_.scale, self.target_.mean)
         self.validation_ = metrics.evaluate(scaled, validation.y * self.target_.scale + self.target_.mean, weight)

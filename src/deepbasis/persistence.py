@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import sys
 from dataclasses import asdict
 from os import PathLike
 from typing import Any
@@ -18,6 +19,7 @@ from deepbasis.errors import FileFormatError, check_choice, check_number, check_
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.methods import EMBEDDINGS, METHODS
 from deepbasis.gp.model import DeepBasisGP
+from deepbasis.planning import inner_of
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
 
 KIND = "regressor"
@@ -55,6 +57,7 @@ def _contents(regressor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "parameters": parameters,
         "method": regressor.method_,
         "embedding": regressor.embedding_,
+        "inner": regressor.inner_,
         "members": len(regressor.models_),
         "preprocessing": preprocessing,
         "target": regressor.target_.state(),
@@ -87,6 +90,10 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
     regressor.embedding_ = check_choice("embedding", metadata.get("embedding", "none"), EMBEDDINGS)
     if regressor.embedding not in ("auto", regressor.embedding_):
         raise ValueError(f"its embedding is {regressor.embedding!r}, its members have {regressor.embedding_!r}")
+    before = inner_of(regressor, sys.maxsize)  # before it was told, it was the same for tables of all sizes
+    regressor.inner_ = check_positive_int("inner", metadata.get("inner", before))
+    if regressor.inner not in ("auto", regressor.inner_):
+        raise ValueError(f"it is to be {regressor.inner!r} wide inside a block, its members are {regressor.inner_!r}")
     regressor.rank_ = int(regressor.rank)
     if METHODS[regressor.method_].backbone == "identity":  # it may have fewer
         regressor.rank_ = min(regressor.rank_, len(tensors["member/0/expansion.Z"]))

@@ -1,11 +1,13 @@
 """What "auto" comes to for a table of so many rows: the settings of a run, and the weights to try."""
 
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import torch
 
 from deepbasis.engine import devices
+from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.settings import EXACT, Settings
 from deepbasis.gp.methods import METHODS
 from deepbasis.recipes import (
@@ -13,7 +15,6 @@ from deepbasis.recipes import (
     RECIPES,
     batch_size_for,
     epochs_for,
-    learning_rate_for,
     method_of,
     objective_of,
     stream_epochs_for,
@@ -22,6 +23,7 @@ from deepbasis.recipes import (
 from deepbasis.tables.preprocessing import Preprocessor
 
 _COMPILE_STEPS = 3_000  # from here on compiling pays on a GPU
+_HELD_OUT = 0.1  # of the rows
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,16 @@ class Plan:
     """Rows of an epoch: all of them, or a piece where the table is streamed."""
 
 
+@dataclass(frozen=True)
+class How:
+    """How a fit is to be run: not a property of the model."""
+
+    max_steps: int | None = None
+    checkpoint: str | PathLike[str] | None = None
+    team: Team = ALONE
+    wave_size: int | None = None
+
+
 def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int | None = None) -> Plan:
     """For the arguments of a `DeepBasisRegressor`."""
     recipe = RECIPES[given.recipe]
@@ -43,14 +55,18 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     device = devices.named(given.device)
     on_gpu = device.type == "cuda"
     size = (recipe, rows, int(batch_size), objective == EXACT)
+    passes_an_epoch = 1
     if streamed:
         epochs, epoch_rows = stream_epochs_for(*size, on_gpu, passes, max_steps)
     else:
         epochs, epoch_rows = passes or epochs_for(*size, on_gpu), rows
+        steps = 1 if objective == EXACT else -(-rows // int(batch_size))
         if max_steps is not None:
-            steps = 1 if objective == EXACT else -(-rows // int(batch_size))
             epochs = min(epochs, max(1, max_steps // steps))
-    steps = epochs * -(-epoch_rows // int(batch_size))
+        if passes is None and objective != EXACT:
+            passes_an_epoch = min(epochs, max(1, recipe.validation_steps // steps))
+            epochs //= passes_an_epoch
+    steps = epochs * passes_an_epoch * -(-epoch_rows // int(batch_size))
     patience = max(1, round(recipe.patience_share * epochs)) if given.patience == "auto" else given.patience
     precision = given.dtype
     if precision == "auto":
@@ -58,7 +74,7 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     method = METHODS[method_of(given.method)]
     # A shallow kernel hardly overfits by its marginal likelihood: its steps can be long, and nothing has to stop early.
     shallow = method.backbone == "identity" and objective == EXACT
-    rate = recipe.shallow_learning_rate if shallow else learning_rate_for(recipe, rows, objective == EXACT)
+    rate = recipe.shallow_learning_rate if shallow else recipe.learning_rate
     kernel_rate = recipe.shallow_kernel_rate if shallow else None
     if given.learning_rate != "auto":
         rate, kernel_rate = float(given.learning_rate), None
@@ -66,6 +82,7 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         objective=objective,
         corrected=method.corrected,
         epochs=epochs,
+        passes=passes_an_epoch,
         batch_size=int(batch_size),
         learning_rate=rate,
         noise_learning_rate=recipe.noise_learning_rate,
@@ -81,6 +98,29 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     return Plan(settings, weights_for(recipe, objective, given.alpha, given.beta), device, epoch_rows)
 
 
+def fraction_of(given: Any) -> float:
+    """The share of the rows that a `DeepBasisRegressor` holds out where all members hold out the same."""
+    return _HELD_OUT if given.validation_fraction == "auto" else float(given.validation_fraction)
+
+
+def folds_of(given: Any, rows: int) -> int:
+    """Parts of the table of which each of its members holds out one; 1 if all members hold out the same rows.
+
+    A tenth of a small table is few rows to stop a training by, to choose and to calibrate: together the members have
+    them all for that, and each row is fitted by most of them.
+    """
+    recipe = RECIPES[given.recipe]
+    apart = given.validation_fraction == "auto" and given.members > 1 and rows <= recipe.small_rows
+    return recipe.folds if apart and METHODS[method_of(given.method)].backbone == "resnet" else 1
+
+
+def inner_of(given: Any, rows: int) -> int:
+    """The width inside its blocks."""
+    recipe = RECIPES[given.recipe]
+    factor = recipe.small_inner_factor if rows <= recipe.small_rows else recipe.inner_factor
+    return factor * int(given.width) if given.inner == "auto" else int(given.inner)
+
+
 def embedding_of(given: Any, preprocessor: Preprocessor, rows: int) -> str:
     """What a `DeepBasisRegressor` has before its network.
 
@@ -91,7 +131,7 @@ def embedding_of(given: Any, preprocessor: Preprocessor, rows: int) -> str:
     recipe = RECIPES[given.recipe]
     columns = [encoding for encoding in preprocessor.encodings if encoding.width > 0]  # those that say something
     numbers = all(column.kind == "numeric" and not column.missing for column in columns)
-    places = numbers and 2 <= len(columns) <= recipe.coordinates and rows > recipe.shallow_rows
+    places = numbers and 2 <= len(columns) <= recipe.coordinates and rows > recipe.small_rows
     return "fourier" if places and METHODS[method_of(given.method)].backbone == "resnet" else "none"
 
 
@@ -104,7 +144,7 @@ def candidates(given: Any, rows: int, columns: int) -> list[dict[str, Any]]:
     recipe = RECIPES[given.recipe]
     deep = {"method": method_of(given.method)}
     asked_for_a_network = given.objective is not None or given.embedding not in ("auto", "none")
-    if given.method != "auto" or asked_for_a_network or rows > recipe.shallow_rows:
+    if given.method != "auto" or asked_for_a_network or rows > recipe.small_rows:
         return [deep]
     shallow = {
         "objective": "mml",

@@ -12,17 +12,12 @@ FLOAT64_ROWS = 256
 ONE_THREAD_ROWS = 2_000
 """Up to here a fit on a CPU takes one thread."""
 
-BATCHES = 16
-"""An epoch of a small table has about so many."""
-
 _FEWEST_STEPS = 50  # between two validations
 
 
 @dataclass(frozen=True)
 class Recipe:
     learning_rate: float
-    small_learning_rate: float
-    """For a table that is cut into batches of the smallest size."""
     noise_learning_rate: float
     """For the log of the noise variance, which must travel far: see the notes on the paper's gaps."""
     schedule: str
@@ -32,23 +27,24 @@ class Recipe:
     """What the best epoch has least of on the validation rows: "nll" or "crps"."""
     inner_factor: int
     """Width inside the network's blocks, as a multiple of the width between them."""
+    small_inner_factor: int
+    """The same for a small table."""
     coordinates: int
     """Tables of two number columns or more, but at most so many, are taken for places: waves before the network."""
-    batch_sizes: Sequence[int]
-    """The smallest of them that cuts the rows into at most `BATCHES`; else the largest."""
+    batch_size: int
     full_batch_rows: int
     """Up to here a step takes every row."""
-    full_batch_steps: int
-    """Steps where one batch holds every row."""
     epochs: int
-    """Otherwise, within the steps below; but `fewest_epochs` at least."""
+    """Within the steps below; but `fewest_epochs` at least."""
     fewest_steps: int
     gpu_steps: int
-    """The fewest on a GPU, where a step costs far less, for a table that is cut into batches of the largest size."""
+    """The fewest on a GPU, where a step costs far less, for a table that is not small."""
     most_steps: int
     fewest_epochs: int
     exact_steps: int
     """For objective="mml"."""
+    validation_steps: int
+    """Steps between two validations, where a pass over the rows has fewer."""
     stream_steps: int
     """Steps at most where the table is streamed; the same as above where that is fewer."""
     stream_epochs: int
@@ -64,8 +60,11 @@ class Recipe:
     """Whether the validation rows also give a mixture of scales of the predictive variance."""
     start_from_data: bool
     """Whether the noise, and the inducing points of a shallow kernel, start from the rows; else as the paper says."""
-    shallow_rows: int
-    """Up to here method="auto" also tries shallow kernels; above it coordinates are told in waves."""
+    small_rows: int
+    """Up to here a table is small: members hold out different rows, and method="auto" also tries shallow kernels. Above
+    it coordinates are told in waves."""
+    folds: int
+    """Parts of a small table, of which a member holds out one."""
     shallow_methods: Sequence[str]
     """Which; of these the likelier, by Schwarz' criterion."""
     shallow_learning_rate: float
@@ -78,22 +77,22 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
     {
         "default": Recipe(  # each number's reason is in docs/recipe.md
             learning_rate=3e-3,
-            small_learning_rate=1e-2,
             noise_learning_rate=2e-2,
             schedule="cosine",
             average=0.995,
             selection="crps",
             inner_factor=4,
+            small_inner_factor=1,
             coordinates=3,
-            batch_sizes=(128, 256, 512),
-            full_batch_rows=256,
-            full_batch_steps=400,
+            batch_size=512,
+            full_batch_rows=1_024,
             epochs=150,
             fewest_steps=2_000,
             gpu_steps=12_000,
             most_steps=20_000,
             fewest_epochs=5,
             exact_steps=400,
+            validation_steps=10,
             stream_steps=20_000,
             stream_epochs=20,
             patience_share=0.5,
@@ -102,29 +101,30 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             most_say=3.0,
             calibrate=True,
             start_from_data=True,
-            shallow_rows=2_000,
+            small_rows=2_000,
+            folds=4,
             shallow_methods=("sv-rbf", "sv-rbf-linear"),
             shallow_learning_rate=5e-2,
             shallow_kernel_rate=0.5,
         ),
         "paper": Recipe(
             learning_rate=1e-3,
-            small_learning_rate=1e-3,
             noise_learning_rate=1e-3,
             schedule="constant",
             average=None,
             selection="nll",
             inner_factor=1,
+            small_inner_factor=1,
             coordinates=0,
-            batch_sizes=(1024,),
+            batch_size=1_024,
             full_batch_rows=1_024,
-            full_batch_steps=400,
             epochs=400,
             fewest_steps=1,
             gpu_steps=1,
             most_steps=10**9,
             fewest_epochs=400,
             exact_steps=2_000,
+            validation_steps=1,
             stream_steps=10**9,
             stream_epochs=400,
             patience_share=1.0,
@@ -133,7 +133,8 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             most_say=None,
             calibrate=False,
             start_from_data=False,
-            shallow_rows=0,
+            small_rows=0,
+            folds=1,
             shallow_methods=(),
             shallow_learning_rate=1e-3,
             shallow_kernel_rate=None,
@@ -143,25 +144,14 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
 
 
 def batch_size_for(recipe: Recipe, rows: int) -> int:
-    if rows <= recipe.full_batch_rows:
-        return rows
-    return next((size for size in recipe.batch_sizes if BATCHES * size >= rows), recipe.batch_sizes[-1])
-
-
-def learning_rate_for(recipe: Recipe, rows: int, exact: bool) -> float:
-    small = rows > recipe.full_batch_rows and batch_size_for(recipe, rows) == recipe.batch_sizes[0]
-    return recipe.small_learning_rate if small and not exact else recipe.learning_rate
+    return rows if rows <= recipe.full_batch_rows else recipe.batch_size
 
 
 def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool = False) -> int:
     if exact:
         return recipe.exact_steps
     steps_an_epoch = -(-rows // batch_size)
-    if steps_an_epoch == 1:
-        return recipe.full_batch_steps
-    fewest = (
-        recipe.gpu_steps if on_gpu and batch_size_for(recipe, rows) == recipe.batch_sizes[-1] else recipe.fewest_steps
-    )
+    fewest = recipe.gpu_steps if on_gpu and rows > recipe.small_rows else recipe.fewest_steps
     steps = min(max(recipe.epochs * steps_an_epoch, fewest), recipe.most_steps)
     return max(recipe.fewest_epochs, steps // steps_an_epoch)
 

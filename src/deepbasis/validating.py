@@ -1,13 +1,17 @@
-"""How much each row to validate on has to say.
+"""The rows to validate on: who holds out which, and how much each has to say.
 
-NOTE[DIFF]: the paper, and `recipe="paper"`, count every validation row once.
+NOTE[DIFF]: in the paper, and with `recipe="paper"`, all members hold out the same rows, and each counts once.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from deepbasis.engine.batches import Rows
+from deepbasis.gp.predictive import GaussianMixture
 from deepbasis.tables.targets import row_groups
 
 
@@ -33,3 +37,32 @@ def fair_say(rows: Rows, most: float | None) -> Rows:
     if bool((share == 1.0).all()):
         return rows
     return replace(rows, weight=(weight * share).to(rows.y.dtype))
+
+
+class Fold(NamedTuple):
+    """Rows to fit some members to, and the rows that these hold out."""
+
+    data: Rows
+    held_out: Rows
+
+
+def joined(lots: Sequence[Rows]) -> Rows:
+    """The rows of one after another."""
+    if len(lots) == 1:
+        return lots[0]
+    weights = [rows.weight for rows in lots if rows.weight is not None]  # all have one, or none
+    return Rows(
+        torch.cat([rows.x for rows in lots]),
+        torch.cat([rows.y for rows in lots]),
+        torch.cat(weights) if weights else None,
+    )
+
+
+def joined_predictions(lots: Sequence[GaussianMixture]) -> GaussianMixture:
+    """The same of equal mixtures, each of as many components as it likes: what is repeated stays as likely."""
+    count = math.lcm(*(len(mixture.means) for mixture in lots))
+    means, variances = (
+        torch.cat([part.repeat(count // len(part), 1) for part in parts], 1)
+        for parts in zip(*((mixture.means, mixture.variances) for mixture in lots), strict=True)
+    )
+    return GaussianMixture(means, variances)

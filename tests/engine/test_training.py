@@ -445,6 +445,26 @@ def test_a_longer_run_begins_like_a_shorter_one(lab):
         assert all(torch.equal(a.history[name], b.history[name][:4]) for name in HISTORY)
 
 
+@pytest.mark.parametrize("batch_size", [16, 50])
+@pytest.mark.parametrize("changes", [{}, {"schedule": "cosine", "average": 0.9, "warmup_steps": 2}], ids=str)
+def test_several_passes_an_epoch_are_the_same_steps_validated_less_often(lab, batch_size, changes):
+    settings = lab.settings(batch_size=batch_size, selection="last", **changes)
+    one, several = (
+        train(lab.build(), lab.members(2), lab.data, lab.validation, replace(settings, epochs=epochs, passes=passes))
+        for epochs, passes in ((6, 1), (2, 3))
+    )
+    for a, b in zip(one, several, strict=True):
+        for name, value in a.parameters.items():
+            assert torch.equal(value, b.parameters[name])
+        assert torch.equal(a.history["validation"][2::3], b.history["validation"])
+        torch.testing.assert_close(a.history["train_loss"].view(2, 3).mean(1), b.history["train_loss"])
+
+
+def test_an_exact_epoch_is_one_step(lab):
+    with pytest.raises(InputError, match="passes must be 1 in exact training"):
+        lab.settings(objective="mml", passes=2)
+
+
 def test_training_is_reproducible(lab):
     arguments = (lab.build("dbk-rbf"), lab.members(3), lab.data, lab.validation, lab.settings("dbk-rbf"))
     assert all(lab.same(a, b) for a, b in zip(train(*arguments), train(*arguments), strict=True))

@@ -79,7 +79,10 @@ def fit(
     batch_size: Annotated[str, option("INTEGER|auto", "Rows of a step.", TRAINING)] = AUTO,
     learning_rate: Annotated[str, option("NUMBER|auto", "Of AdamW.", TRAINING)] = AUTO,
     weight_decay: Annotated[float, option("NUMBER", "Of AdamW, for the network alone.", TRAINING)] = 1e-2,
-    validation_fraction: Annotated[float, option("NUMBER", "Share of TRAIN that is held out.", TRAINING)] = 0.1,
+    validation_fraction: Annotated[
+        str,
+        option("NUMBER|auto", "Share of TRAIN held out; auto: 0.1; of a small table each member's own.", TRAINING),
+    ] = AUTO,
     patience: Annotated[
         str, option("INTEGER|auto", "Epochs without progress after which a member stops.", TRAINING)
     ] = AUTO,
@@ -145,7 +148,7 @@ def fit(
         "batch_size": number_or_auto("--batch-size", batch_size, int),
         "learning_rate": number_or_auto("--learning-rate", learning_rate, float),
         "weight_decay": weight_decay,
-        "validation_fraction": validation_fraction,
+        "validation_fraction": number_or_auto("--validation-fraction", validation_fraction, float),
         "patience": number_or_auto("--patience", patience, int),
         "calibrate": true_false_or_auto(calibrate),
         "dtype": dtype,

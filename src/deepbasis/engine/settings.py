@@ -22,6 +22,8 @@ class Settings:
     """Whether predictions, and so the validation NLL, carry the variance correction of Eq. 4."""
     epochs: int = 400
     """With `objective="mml"` an epoch is one full-batch step."""
+    passes: int = 1
+    """Over the rows in an epoch: where a pass is a step or two, to validate after each costs as much as the steps."""
     batch_size: int = 1024
     bootstrap: bool = False
     """Whether each member trains on rows of its own: as many as there are, drawn with replacement once, by its seed."""
@@ -60,7 +62,7 @@ class Settings:
         check_choice("schedule", self.schedule, {"constant", "cosine"})
         check_choice("selection", self.selection, {"nll", "crps", "last"})
         check_choice("precision", self.precision, PRECISIONS)
-        for name in ("epochs", "batch_size", "chunk_rows"):
+        for name in ("epochs", "passes", "batch_size", "chunk_rows"):
             check_positive_int(name, getattr(self, name))
         for name in ("learning_rate", "posterior_learning_rate", "noise_learning_rate", "kernel_learning_rate", "clip"):
             if getattr(self, name) is not None:
@@ -77,6 +79,8 @@ class Settings:
             raise InputError(
                 "bootstrap is not for exact training (mml): there all members share one pass over the rows"
             )
+        if self.passes > 1 and self.exact:
+            raise InputError(f"passes must be 1 in exact training (mml), where an epoch is a step, got {self.passes!r}")
         if self.warmup_steps != 0:
             check_positive_int("warmup_steps", self.warmup_steps)
         if self.patience is not None:

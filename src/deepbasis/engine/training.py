@@ -268,7 +268,7 @@ class _Run:
                 active=wave.active,
                 members=len(wave.state.indices),
                 best=float(wave.state.tensors["best_score"].min()),
-                rows_per_second=rows * wave.active / max(seconds, 1e-9),
+                rows_per_second=self.settings.passes * rows * wave.active / max(seconds, 1e-9),
                 seconds_left=self._epoch_seconds * (self.settings.epochs - wave.state.epoch + later),
             )
         )

@@ -79,7 +79,7 @@ class Wave:
             weight_decay=settings.weight_decay,
         )
         self.average = None if settings.average is None else Average(trained, settings.average)
-        steps = 1 if settings.exact else self.source.steps
+        steps = 1 if settings.exact else self.source.steps * settings.passes
         self.schedule = Schedule(self.optimiser, settings.schedule, settings.warmup_steps, settings.epochs * steps)
         self._loss_sum = torch.zeros(len(members), device=device, dtype=torch.float64)
         self._solution: exact.Solution | None = None
@@ -109,16 +109,18 @@ class Wave:
             self._capture()
 
     def train_epoch(self, interrupted: Callable[[], bool]) -> bool:
-        """Every batch once. False if the epoch was cut short."""
+        """Every batch once, or `passes` times. False if the epoch was cut short."""
         self._loss_sum.zero_()
         self._steps_this_epoch = 0
-        self.source.start_epoch(self.state.epoch)
+        first = self.settings.passes * self.state.epoch
         with self.training_precision():
-            while self._more():
-                if interrupted():
-                    return False
-                self.step()
-                self._steps_this_epoch += 1
+            for number in range(first, first + self.settings.passes):
+                self.source.start_epoch(number)
+                while self._more():
+                    if interrupted():
+                        return False
+                    self.step()
+                    self._steps_this_epoch += 1
         return True
 
     def end_epoch(self) -> None:

@@ -63,12 +63,32 @@ class Table:
         Which rows are held out depends on what stands in them, not on where they stand: the same rows in another order,
         or a row of weight 2 in place of two equal rows, give the same split.
         """
-        numbers = Preprocessor.fit(self.X, self.weight).transform(self.X)
-        labels = row_groups(numbers, self.groups)
-        mass = np.bincount(labels, self.weight).cumsum()  # labels are in the order of a hash of what they stand for
-        held_out = 1 + int(np.searchsorted(mass, fraction * mass[-1] * (1.0 - 1e-12)))
+        labels, mass = self._groups()
+        total = mass.cumsum()
+        held_out = 1 + int(np.searchsorted(total, fraction * total[-1] * (1.0 - 1e-12)))
         held_out = min(held_out, len(mass) - 1)
         if held_out == 0:  # one group alone: there is nothing to hold out
             return self, self
-        outside = labels < held_out
+        return self._without(labels < held_out)
+
+    def folds(self, count: int) -> list[tuple["Table", "Table"]]:
+        """`split` `count` times, with another part of the rows held out each time.
+
+        Groups stay together, so the parts differ in size; one with more than half of all rows is not held out.
+        """
+        labels, mass = self._groups()
+        if len(mass) == 1:
+            return [(self, self)]
+        middle = (mass.cumsum() - 0.5 * mass) / mass.sum()
+        part = np.minimum((count * middle).astype(np.int64), count - 1)
+        size = np.bincount(part, mass, count)
+        kept = np.flatnonzero((size > 0) & (2.0 * size <= size.sum()))
+        return [self._without(part[labels] == k) for k in kept]
+
+    def _groups(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """A label for each row, in the order of a hash of what it stands for; and how many rows each label has."""
+        labels = row_groups(Preprocessor.fit(self.X, self.weight).transform(self.X), self.groups)
+        return labels, np.bincount(labels, self.weight).astype(np.float64)
+
+    def _without(self, outside: NDArray[np.bool_]) -> tuple["Table", "Table"]:
         return self.rows(np.flatnonzero(~outside)), self.rows(np.flatnonzero(outside))
