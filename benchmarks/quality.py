@@ -363,8 +363,9 @@ ABOUT = {
     "duplicate-safe": "UCI, rows with identical inputs kept on one side: n random splits, with one seed each. "
     f"{' and '.join(COPY_FREE)} have no such rows: theirs are the paper's split and its seeds.",
     "cv": "Small sets, repeated K-fold cross-validation; a tenth of each training fold validates. `deepbasis` and "
-    "`sklearn-gp` are given both parts as one; `deepbasis` holds out a tenth by itself. Its rounds are "
-    "the best by its validation score, though a shallow kernel keeps its last, the 400th.",
+    "`sklearn-gp` are given both parts as one; `deepbasis` holds out rows by itself, each member "
+    "another quarter. Its rounds, of ten steps, are the best by its validation score; a shallow kernel keeps its last "
+    "step, the 400th.",
 }
 
 

@@ -443,7 +443,8 @@ def run(
                 model.expansion.start_at(x, torch.Generator().manual_seed(member.seed))
             return model
 
-        steps_an_epoch = 1 if trial.objective == "mml" else -(-len(x) // trial.batch_size) * trial.passes
+        lots = _folds(data, trial.folds)
+        steps_an_epoch = 1 if trial.objective == "mml" else -(-len(lots[0][0]) // trial.batch_size) * trial.passes
         on_gpu = folder.device.type == "cuda"
         settings = settings_for(
             trial.method,
@@ -453,7 +454,6 @@ def run(
         )
         members = [Member(seed=k, alpha=trial.alpha, beta=trial.beta, noise=noise) for k in range(seeds)]
         seconds, select, score = 0.0, [], []
-        lots = _folds(data, trial.folds)
         turns = [members] if trial.folds == 1 else [[member] for member in members]
         for own, (to_fit, held_out) in zip(turns, lots, strict=True):
             done = fit(make, own, to_fit, held_out, settings, device=folder.device)

@@ -161,6 +161,7 @@ BAD = {
     f"fit train {FIT} --max-steps 0": ["--max-steps"],
     f"fit train {FIT} --checkpoint c --members 1": ["--checkpoint needs", "--seed"],
     f"fit train {FIT} --checkpoint out.safetensors": ["--checkpoint and --out are the same file"],
+    "fit train -t price --out c.2 --checkpoint c": ["--checkpoint and --out are the same file"],
     f"fit train {FIT} --checkpoint no/c": ["cannot write 'no/c'", "the folder 'no' does not exist"],
     "fit train -t cost --stream --out out.safetensors": ["'train/part-0.parquet' has no column 'cost'"],
     "fit - -t price --stream --out out.safetensors": ["standard input is read at once"],

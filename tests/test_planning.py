@@ -90,7 +90,9 @@ def test_batches_and_steps_grow_with_the_table(rows, batch_size, passes, steps):
     assert settings.epochs * passes * -(-rows // batch_size) == pytest.approx(steps, rel=0.01)
 
 
-@pytest.mark.parametrize("changes", [{"epochs": 7}, {"objective": "mml"}, {"recipe": "paper"}, {"batch_size": 10}])
+@pytest.mark.parametrize(
+    "changes", [{"epochs": 7}, {"patience": 7}, {"objective": "mml"}, {"recipe": "paper"}, {"batch_size": 10}], ids=str
+)
 def test_an_epoch_is_a_pass_where_it_was_asked_for_or_has_many_steps(changes):
     assert make_plan(DeepBasisRegressor(device="cpu", **changes), 100).settings.passes == 1
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from deepbasis.engine.batches import Rows
-from deepbasis.errors import NumericalError
+from deepbasis.errors import NumericalError, UnfinishedError
 from deepbasis.gp import metrics
 from deepbasis.gp.predictive import GaussianMixture, Predictive
 from deepbasis.planning import How
@@ -32,7 +32,7 @@ def fit_best(
     best, *kernels = (copy(regressor).set_params(**changes, dtype=dtype) for changes in trials)
     predicted, folds, interrupted = fit_folds(best, folds, how)
     held_out = joined([fold.held_out for fold in folds])
-    judges = regressor._with_fair_say(held_out)
+    judges = folds[0].judges if len(folds) == 1 else regressor._with_fair_say(held_out)
     predicted = best._calibrated(predicted, judges)
     if kernels and not isinstance(regressor.random_state, int | np.integer):  # both start alike
         seed = int(regressor._seeds()[0])
@@ -42,7 +42,7 @@ def fit_best(
         with suppress(NumericalError):  # the others stand
             try:
                 interrupted = kernel._fit_rows(everything, judges, replace(how, checkpoint=None))
-            except KeyboardInterrupt:
+            except UnfinishedError:
                 interrupted = True
             if interrupted:
                 break
@@ -50,8 +50,11 @@ def fit_best(
                 fitted.append((criterion, kernel))
     if fitted:
         likelier = fitted[how.team.broadcast_object(int(np.argmin([criterion for criterion, _ in fitted])))][1]
-        theirs = likelier._calibrated(leave_out(likelier, folds, everything), judges)
-        if how.team.broadcast_object(is_as_good(theirs, predicted, judges)):
+        theirs, as_good = predicted, False
+        with suppress(NumericalError):
+            theirs = likelier._calibrated(leave_out(likelier, folds, everything), judges)
+            as_good = is_as_good(theirs, predicted, judges)
+        if how.team.broadcast_object(as_good):
             best, predicted = likelier, theirs
     regressor._take_over(best)
     return predicted, held_out, interrupted
@@ -63,7 +66,7 @@ def fit_folds(regressor: Any, folds: list[Fold], how: How) -> tuple[GaussianMixt
     A fold that fails, or is not reached, is left out: the others stand. Each has a checkpoint of its own.
     """
     if len(folds) == 1:
-        interrupted = regressor._fit_rows(folds[0].data, regressor._with_fair_say(folds[0].held_out), how)
+        interrupted = regressor._fit_rows(folds[0].data, folds[0].judges, how)
         return regressor.ensemble_.predict(folds[0].held_out.x), folds, interrupted
     seeds, interrupted = regressor._seeds(), False
     fitted: list[tuple[Any, Fold]] = []
@@ -72,12 +75,11 @@ def fit_folds(regressor: Any, folds: list[Fold], how: How) -> tuple[GaussianMixt
         own = seeds[k :: len(folds)]
         part = copy(regressor).set_params(members=len(own), random_state=int(own[0]))
         path = None if how.checkpoint is None else f"{fspath(how.checkpoint)}.{k + 1}"
-        judges = regressor._with_fair_say(fold.held_out)
         try:
-            interrupted = part._fit_rows(fold.data, judges, replace(how, checkpoint=path))
+            interrupted = part._fit_rows(fold.data, fold.judges, replace(how, checkpoint=path))
             fitted.append((part, fold))
-        except (KeyboardInterrupt, NumericalError) as error:
-            failure, interrupted = error, isinstance(error, KeyboardInterrupt)
+        except (UnfinishedError, NumericalError) as error:
+            failure, interrupted = error, isinstance(error, UnfinishedError)
         if interrupted:
             break
     if failure is not None and not fitted:
@@ -94,7 +96,7 @@ def fit_folds(regressor: Any, folds: list[Fold], how: How) -> tuple[GaussianMixt
 def leave_out(kernel: Any, folds: list[Fold], everything: Rows) -> GaussianMixture:
     """What a kernel predicts for the rows of each fold from the others; in the end its posterior has all rows.
 
-    The posterior of exact inference has a closed form: only lengthscales and the like have seen the rows held out.
+    The posterior of exact inference has a closed form: only the kernel and its inducing points have seen all rows.
     """
     lots = []
     for fold in folds:

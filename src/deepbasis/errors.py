@@ -35,6 +35,10 @@ class NumericalError(DeepBasisError, RuntimeError):
     """A computation that had no usable result: a failed factorisation, a loss that is not finite."""
 
 
+class UnfinishedError(KeyboardInterrupt):
+    """A fit that was interrupted before it had any result; an interrupt like any other to who does not ask."""
+
+
 class WorkerError(DeepBasisError, RuntimeError):
     """Another worker of the same run has failed; the reason is told there."""
 

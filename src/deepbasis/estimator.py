@@ -27,7 +27,7 @@ from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.outcomes import Outcome
 from deepbasis.engine.progress import ProgressBar
 from deepbasis.engine.training import train
-from deepbasis.errors import InputError, NumericalError, check_positive_int
+from deepbasis.errors import InputError, NumericalError, UnfinishedError, check_positive_int
 from deepbasis.gp import exact, metrics
 from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.methods import METHODS, build
@@ -67,7 +67,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows, or, of a sparse
         method ("sv-rbf", "sv-rbf-linear", "sv-dkl", "pp-dkl"), by its bound.
     rank, width, blocks : basis functions; width and residual blocks of the network.
-    inner : width inside a block, or "auto": four times `width`; on a small table, and in the paper, as wide.
+    inner : width inside a block, or "auto": four times `width`; up to 2,000 rows to fit, and in the paper, as wide.
     embedding : what comes before the network: "none"; "fourier", waves across all columns together, for coordinates;
         "periodic", waves of each column; or "auto": "fourier" for tables of two or three number columns without missing
         values and more than 2,000 rows to fit.
@@ -76,9 +76,10 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     members : models in the ensemble, which predicts as their equal mixture.
     epochs, batch_size, learning_rate, patience : numbers, or "auto": the recipe's for this many rows.
     validation_fraction : share of the rows held out for early stopping, selection and calibration, or "auto": a tenth;
-        on a small table every member holds out another quarter, and all of these rows calibrate, unless there is one
-        member. Identical rows, and rows of one group, are never on both sides. In selection and calibration by the
-        default recipe the copies of an input count for three average inputs at most.
+        of a small table in memory the first member of a network's ensemble holds out the first quarter, the next
+        another, and so on, and all these rows calibrate. Identical rows, and rows of one group, are never on both
+        sides. In selection and calibration by the default recipe the copies of an input count for three average
+        inputs at most.
     calibrate : whether to predict with a mixture of three scales of the predictive variance, noise included, fitted to
         the validation rows, or "auto": as the recipe says. Residuals have heavier tails than a Gaussian.
     dtype : "float32", "float64", or "auto": float64 for small tables.
@@ -96,9 +97,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     inner_ : width inside a block.
     history_ : for each member a dict of "train_loss", "validation" and "noise" (standardised units), a number an epoch.
         Of a shallow kernel "validation" is of rows that it was trained on too.
-    validation_ : metrics on the rows held out, each predicted by those members that held it out, in the target's units.
-        With calibration they are flattering: it was fitted to these very rows. Of a shallow kernel: as its posterior
-        given the other rows predicts them.
+    validation_ : metrics on the rows held out, in the target's units. With calibration they are flattering: it was
+        fitted to these very rows. Where members hold out different rows each is predicted by members that have not seen
+        it, and not by the whole ensemble; of a shallow kernel by its posterior given the other rows.
     noise_ : noise variance of each member, in squared units of the target, before calibration.
     calibration_ : the scales of the predictive variance and their weights; None without calibration.
     alpha_, beta_ : the weights of the regularisers; a shallow kernel has none.
@@ -193,7 +194,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         fit is streamed: two readings of the files, a first for its statistics. `stream` forces that, or forbids it.
         Streamed rows are held out for validation by a hash of their place, or of their group; or `validation` is
         another such table. `max_steps` bounds the training steps. With `checkpoint` a run that was stopped goes on from
-        there. Every worker of a `team` makes the same call, and reads its part; `memory` is what each may use.
+        there; where members hold out different rows each part has steps and a file of its own, `checkpoint`.1, .2, ...
+        Every worker of a `team` makes the same call, and reads its part; `memory` is what each may use.
         """
         self._check_parameters()
         limit = parse_memory(memory)
@@ -234,10 +236,14 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self.preprocessor_ = Preprocessor.fit(known.X, known.weight)
         self.target_ = TargetScaler.fit(known.y, known.weight)
         dtype = make_plan(self, len(known.y)).settings.dtype
-        try:
-            folds = [Fold(self._rows(inside, dtype), self._rows(outside, dtype)) for inside, outside in splits]
-        except InputError as error:
-            raise error if X_val is None else InputError(f"X_val: {error}") from None
+        folds = []
+        for inside, outside in splits:
+            data = self._rows(inside, dtype)
+            try:
+                held_out = self._rows(outside, dtype)
+            except InputError as error:
+                raise error if X_val is None else InputError(f"X_val: {error}") from None
+            folds.append(Fold(data, held_out, self._with_fair_say(held_out)))
         trials = candidates(self, len(table.y), self.preprocessor_.width)
         is_needed = X_val is None and len(trials) > 1
         everything = self._rows(table, dtype) if is_needed else folds[0].data
@@ -357,7 +363,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         usable = [outcome for outcome in best if outcome.best_epoch > 0]
         interrupted = any(outcome.status == "interrupted" for outcome in outcomes)
         if not usable and interrupted:
-            raise KeyboardInterrupt("the fit was interrupted before its first epoch had ended")
+            raise UnfinishedError("the fit was interrupted before its first epoch had ended")
         if not usable:
             reasons = sorted({outcome.reason or outcome.status for outcome in outcomes})
             raise NumericalError(f"no member could be trained: {'; '.join(reasons)}; try a smaller learning_rate")

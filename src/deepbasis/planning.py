@@ -63,7 +63,7 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         steps = 1 if objective == EXACT else -(-rows // int(batch_size))
         if max_steps is not None:
             epochs = min(epochs, max(1, max_steps // steps))
-        if passes is None and objective != EXACT:
+        if passes is None and given.patience == "auto" and objective != EXACT:
             passes_an_epoch = min(epochs, max(1, recipe.validation_steps // steps))
             epochs //= passes_an_epoch
     steps = epochs * passes_an_epoch * -(-epoch_rows // int(batch_size))
@@ -106,8 +106,8 @@ def fraction_of(given: Any) -> float:
 def folds_of(given: Any, rows: int) -> int:
     """Parts of the table of which each of its members holds out one; 1 if all members hold out the same rows.
 
-    A tenth of a small table is few rows to stop a training by, to choose and to calibrate: together the members have
-    them all for that, and each row is fitted by most of them.
+    A tenth of a small table is few rows to choose and to calibrate by: together the members have them all for that, and
+    each row is fitted by most of them.
     """
     recipe = RECIPES[given.recipe]
     apart = given.validation_fraction == "auto" and given.members > 1 and rows <= recipe.small_rows
@@ -153,7 +153,7 @@ def candidates(given: Any, rows: int, columns: int) -> list[dict[str, Any]]:
         "epochs": "auto",  # each is one step
         "patience": "auto",
         "compile": False,
-        # The marginal likelihood of all rows to train on has calibrated it: a tenth as many rows would do it worse.
+        # The marginal likelihood has calibrated it, and its noise does not vary: three scales have little to mend.
         "calibrate": False if given.calibrate == "auto" else given.calibrate,
     }
     # A linear kernel has a basis function for each column: not where they would be most of the work.

@@ -3,7 +3,6 @@
 NOTE[DIFF]: in the paper, and with `recipe="paper"`, all members hold out the same rows, and each counts once.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -40,10 +39,11 @@ def fair_say(rows: Rows, most: float | None) -> Rows:
 
 
 class Fold(NamedTuple):
-    """Rows to fit some members to, and the rows that these hold out."""
+    """Rows to fit some members to, and the rows that these hold out: as they are, and as they select."""
 
     data: Rows
     held_out: Rows
+    judges: Rows
 
 
 def joined(lots: Sequence[Rows]) -> Rows:
@@ -59,10 +59,9 @@ def joined(lots: Sequence[Rows]) -> Rows:
 
 
 def joined_predictions(lots: Sequence[GaussianMixture]) -> GaussianMixture:
-    """The same of equal mixtures, each of as many components as it likes: what is repeated stays as likely."""
-    count = math.lcm(*(len(mixture.means) for mixture in lots))
-    means, variances = (
-        torch.cat([part.repeat(count // len(part), 1) for part in parts], 1)
-        for parts in zip(*((mixture.means, mixture.variances) for mixture in lots), strict=True)
+    """The same of what is predicted for them by equal mixtures, of as many components each as all have."""
+    count = min(len(mixture.means) for mixture in lots)
+    return GaussianMixture(
+        torch.cat([mixture.means[:count] for mixture in lots], 1),
+        torch.cat([mixture.variances[:count] for mixture in lots], 1),
     )
-    return GaussianMixture(means, variances)

@@ -56,6 +56,8 @@ RUNS = [
     ("dbk-silu", 2, {"precision": "float32"}, {}),
     ("dbk-silu", 2, {"precision": "bf16"}, {}),
     ("dbk-silu", 2, {"batch_size": 50}, {}),
+    ("dbk-silu", 2, {"passes": 3}, {}),
+    ("dbk-silu", 2, {"batch_size": 50, "passes": 3, "average": 0.9}, {}),
 ]
 
 
@@ -316,6 +318,7 @@ def test_a_setting_that_was_not_there_yet_is_none(lab, checkpoint):
     """A file of a release that had not heard of `kernel_learning_rate`."""
     tensors, metadata = storage.load(checkpoint, KIND)
     del metadata["identity"]["settings"]["kernel_learning_rate"]
+    assert "passes" not in metadata["identity"]["settings"]
     storage.save(checkpoint, KIND, tensors, metadata)
     arguments = (lab.build(), lab.members(3), lab.data, lab.validation)
     assert all(outcome.status == "finished" for outcome in train(*arguments, lab.settings(), checkpoint=checkpoint))

@@ -81,7 +81,7 @@ def fit(
     weight_decay: Annotated[float, option("NUMBER", "Of AdamW, for the network alone.", TRAINING)] = 1e-2,
     validation_fraction: Annotated[
         str,
-        option("NUMBER|auto", "Share of TRAIN held out; auto: 0.1; of a small table each member's own.", TRAINING),
+        option("NUMBER|auto", "Share of TRAIN held out; auto: 0.1; of a small table a quarter, by turns.", TRAINING),
     ] = AUTO,
     patience: Annotated[
         str, option("INTEGER|auto", "Epochs without progress after which a member stops.", TRAINING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ class Scale:
             )
         check_memory(self.memory)
         if self.checkpoint is not None:
-            if self.checkpoint == out:
+            if out == self.checkpoint or re.fullmatch(re.escape(self.checkpoint) + r"\.\d+", out):
                 raise InputError("--checkpoint and --out are the same file: give the checkpoint a name of its own")
             files.check_output(self.checkpoint, inputs=[train])
 

@@ -248,7 +248,8 @@ class _Run:
     def _identity(self) -> dict[str, object]:
         return {
             "version": __version__,
-            "settings": _plain(self.settings),
+            # Before there was `passes` it was 1.
+            "settings": {k: v for k, v in _plain(self.settings).items() if (k, v) != ("passes", 1)},
             "training data": self.data.fingerprint(),
             "validation data": self.validation.fingerprint(),
             "members": [_plain(member) for member in self.members],  # whose noise may come from the data

@@ -74,15 +74,17 @@ class Table:
     def folds(self, count: int) -> list[tuple["Table", "Table"]]:
         """`split` `count` times, with another part of the rows held out each time.
 
-        Groups stay together, so the parts differ in size; one with more than half of all rows is not held out.
+        Groups stay together, so the parts differ in size. One with more than half of all rows is not held out, nor one
+        with less than half of its due, unless there is no other: too few rows to fit, or to stop a training by.
         """
         labels, mass = self._groups()
         if len(mass) == 1:
             return [(self, self)]
         middle = (mass.cumsum() - 0.5 * mass) / mass.sum()
         part = np.minimum((count * middle).astype(np.int64), count - 1)
-        size = np.bincount(part, mass, count)
-        kept = np.flatnonzero((size > 0) & (2.0 * size <= size.sum()))
+        share = np.bincount(part, mass, count) / mass.sum()
+        share[share > 0.5] = 0.0
+        kept = np.flatnonzero(share >= min(0.5 / count, share.max()))
         return [self._without(part[labels] == k) for k in kept]
 
     def _groups(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
