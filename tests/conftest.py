@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
@@ -47,6 +48,39 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+class Presses:
+    """Stands in for the progress bar: acts once, after an epoch of the training of this number."""
+
+    def __init__(self, training: int, epoch: int, act: Callable[[], None]) -> None:
+        self.training, self.epoch, self.act, self.begun = training, epoch, act, -1
+        self.seen: list[tuple[int, int]] = []
+
+    def __enter__(self) -> "Presses":
+        self.begun += 1
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def __call__(self, report: Any) -> None:
+        self.seen.append((self.begun, report.epoch))
+        if (self.begun, report.epoch) == (self.training, self.epoch):
+            self.act()
+
+
+@pytest.fixture
+def pressing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Presses]:
+    """From here on this is every estimator's progress bar; without an act it only looks on."""
+    from deepbasis import estimator
+
+    def bar(training: int = 0, epoch: int = 0, act: Callable[[], None] = lambda: None) -> Presses:
+        made = Presses(training, epoch, act)
+        monkeypatch.setattr(estimator, "ProgressBar", lambda: made)
+        return made
+
+    return bar
 
 
 @pytest.fixture

@@ -527,24 +527,6 @@ def test_a_network_that_fails_is_an_error(runs: list[dict[str, Any]]) -> None:
     assert len(runs) == 1
 
 
-class Presses:
-    """Stands in for the progress bar: does something after the third epoch of the candidate of this number."""
-
-    def __init__(self, candidate: int, act: Callable[[], None]) -> None:
-        self.candidate, self.act, self.begun = candidate, act, -1
-
-    def __enter__(self) -> "Presses":
-        self.begun += 1
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-    def __call__(self, report: Any) -> None:
-        if self.begun == self.candidate and report.epoch == 3:
-            self.act()
-
-
 def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
@@ -553,9 +535,8 @@ def power_failure() -> None:
     raise RuntimeError("the power failed")
 
 
-def test_an_interrupt_ends_the_trials(monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]]) -> None:
-    bar = Presses(0, ctrl_c)
-    monkeypatch.setattr(estimator, "ProgressBar", lambda: bar)
+def test_an_interrupt_ends_the_trials(pressing: Callable[..., Any], runs: list[dict[str, Any]]) -> None:
+    pressing(0, 3, ctrl_c)
     X, y = easy()
     with pytest.warns(FitWarning, match="interrupted") as seen:
         model = small(epochs=10_000, verbose=True).fit(X, y)
@@ -568,14 +549,13 @@ def test_an_interrupt_ends_the_trials(monkeypatch: pytest.MonkeyPatch, runs: lis
 
 @pytest.mark.parametrize(("candidate", "left"), [(1, "dbk-silu"), (2, "sv-rbf")])
 def test_an_interrupt_leaves_what_was_finished_before_it(
-    monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], candidate: int, left: str
+    pressing: Callable[..., Any], prefer: Callable[[str], None], candidate: int, left: str
 ) -> None:
     X, y = easy()
     prefer(left)
     alone = small().fit(X, y)
     assert alone.method_ == left
-    bar = Presses(candidate, ctrl_c)
-    monkeypatch.setattr(estimator, "ProgressBar", lambda: bar)
+    pressing(candidate, 3, ctrl_c)
     prefer("sv-rbf-linear")
     with pytest.warns(FitWarning, match="interrupted") as seen:
         model = small(verbose=True).fit(X, y)
@@ -609,7 +589,12 @@ def test_an_interrupt_before_the_last_trial_has_a_result_is_told_too(
 @pytest.mark.parametrize("candidate", [0, 1, 2])
 @pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf-linear"])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], candidate: int, chosen: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pressing: Callable[..., Any],
+    prefer: Callable[[str], None],
+    candidate: int,
+    chosen: str,
 ) -> None:
     """The checkpoint is the network's: of that nothing is done twice, and the kernels are trained again."""
     monkeypatch.setattr(estimator, "train", functools.partial(estimator.train, checkpoint_seconds=0.0))
@@ -619,20 +604,15 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     table.assign(y=y).to_parquet(tmp_path / "t.parquet")
     expected = small().fit_dataset(tmp_path / "t.parquet", "y", stream=False)
     assert_same(expected, small().fit(table, y), table)
-    with pytest.MonkeyPatch.context() as patch:
-        bar = Presses(candidate, power_failure)
-        patch.setattr(estimator, "ProgressBar", lambda: bar)
-        with pytest.raises(RuntimeError, match="power"):
-            small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", stream=False, checkpoint=tmp_path / "c")
-    epochs: list[tuple[int, int]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        bar = Presses(-2, power_failure)
-        patch.setattr(Presses, "__call__", lambda self, report: epochs.append((self.begun, report.epoch)))
-        patch.setattr(estimator, "ProgressBar", lambda: bar)
-        resumed = small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", stream=False, checkpoint=tmp_path / "c")
+    arguments = {"stream": False, "checkpoint": tmp_path / "c"}
+    pressing(candidate, 3, power_failure)
+    with pytest.raises(RuntimeError, match="power"):
+        small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
+    bar = pressing()
+    resumed = small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
     assert_same(resumed, expected, table)
     left = range(3, 9) if candidate == 0 else []  # the third epoch had not been written
-    assert epochs == [
+    assert bar.seen == [
         *((0, epoch) for epoch in left),
         *((kernel, epoch) for kernel in (1, 2) for epoch in range(1, 11)),
     ]

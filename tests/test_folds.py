@@ -255,14 +255,13 @@ def test_a_kernel_that_cannot_predict_is_passed_over(monkeypatch: pytest.MonkeyP
     assert small(method="auto").fit(*easy()).method_ == "dbk-silu"
 
 
-def test_a_second_ctrl_c_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_ends_it_at_once(pressing: Callable[..., Any]) -> None:
     """Only an interrupt that the engine has waited for leaves a model."""
 
     def abrupt() -> None:
         raise KeyboardInterrupt
 
-    bar = Presses(2, 3, abrupt)
-    monkeypatch.setattr(estimator, "ProgressBar", lambda: bar)
+    pressing(2, 3, abrupt)
     with pytest.raises(KeyboardInterrupt):
         small(verbose=True).fit(*easy())
 
@@ -288,26 +287,6 @@ def test_a_part_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         small().fit(X, y)
 
 
-class Presses:
-    """Stands in for the progress bar: does something after an epoch of the part of this number."""
-
-    def __init__(self, part: int, epoch: int, act: Callable[[], None]) -> None:
-        self.part, self.epoch, self.act, self.begun = part, epoch, act, -1
-        self.seen: list[tuple[int, int]] = []
-
-    def __enter__(self) -> "Presses":
-        self.begun += 1
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-    def __call__(self, report: Any) -> None:
-        self.seen.append((self.begun, report.epoch))
-        if (self.begun, report.epoch) == (self.part, self.epoch):
-            self.act()
-
-
 def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
@@ -317,9 +296,8 @@ def power_failure() -> None:
 
 
 @pytest.mark.parametrize("part", [0, 2])
-def test_an_interrupt_leaves_the_parts_so_far(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
-    bar = Presses(part, 3, ctrl_c)
-    monkeypatch.setattr(estimator, "ProgressBar", lambda: bar)
+def test_an_interrupt_leaves_the_parts_so_far(pressing: Callable[..., Any], part: int) -> None:
+    bar = pressing(part, 3, ctrl_c)
     X, y = easy()
     with pytest.warns(FitWarning, match="interrupted") as seen:
         model = small(method="auto", verbose=True).fit(X, y)
@@ -332,7 +310,7 @@ def test_an_interrupt_leaves_the_parts_so_far(monkeypatch: pytest.MonkeyPatch, p
 
 @pytest.mark.parametrize("part", [0, 2])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pressing: Callable[..., Any], part: int
 ) -> None:
     """Each part has a checkpoint of its own: of those that had ended nothing is done twice."""
     monkeypatch.setattr(estimator, "train", functools.partial(estimator.train, checkpoint_seconds=0.0))
@@ -341,11 +319,10 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     table.assign(y=y).to_parquet(tmp_path / "t.parquet")
     expected = small().fit(table, y)
     arguments = {"stream": False, "checkpoint": tmp_path / "c"}
-    bar = Presses(part, 5, power_failure)
-    monkeypatch.setattr(estimator, "ProgressBar", lambda: bar)
+    pressing(part, 5, power_failure)
     with pytest.raises(RuntimeError, match="power"):
         small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
-    bar = Presses(-2, 0, power_failure)
+    bar = pressing()
     resumed = small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
     np.testing.assert_array_equal(resumed.predict(table, True), expected.predict(table, True))
     assert resumed.validation_ == expected.validation_
