@@ -232,7 +232,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             splits = table.folds(folds_wanted)
         else:
             splits = [table.split(fraction_of(self))]
-        known = splits[0][0] if len(splits) == 1 else table  # to one member or another
+        known = splits[0][0] if len(splits) == 1 else table  # what some member is fitted to
         self.preprocessor_ = Preprocessor.fit(known.X, known.weight)
         self.target_ = TargetScaler.fit(known.y, known.weight)
         dtype = make_plan(self, len(known.y)).settings.dtype
@@ -245,8 +245,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
                 raise error if X_val is None else InputError(f"X_val: {error}") from None
             folds.append(Fold(data, held_out, self._with_fair_say(held_out)))
         trials = candidates(self, len(table.y), self.preprocessor_.width)
-        is_needed = X_val is None and len(trials) > 1
-        everything = self._rows(table, dtype) if is_needed else folds[0].data
+        # Kernels have all rows; where there are none to try, a large table is not held in memory twice.
+        everything = self._rows(table, dtype) if X_val is None and len(trials) > 1 else folds[0].data
         small = len(table.y) <= ONE_THREAD_ROWS and devices.named(self.device).type == "cpu"
         with devices.one_thread() if small else nullcontext():
             predicted, held_out, interrupted = fit_best(self, trials, everything, folds, how)
