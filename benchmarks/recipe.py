@@ -229,7 +229,6 @@ SMALL_TRIALS: dict[str, Trial] = {
     "one-batch-rate-3e-3": ONE_BATCH,
     "chosen-rate-1e-2-steps-2000-folds": replace(SMALL_CHOSEN, learning_rate=1e-2, steps=2_000, folds=4),
     "one-batch-rate-3e-3-folds": replace(ONE_BATCH, folds=4),
-    "one-batch-folds": replace(ONE_BATCH, learning_rate=1e-2, folds=4),
     "chosen-fourier": replace(SMALL_CHOSEN, embedding="fourier:64:0.1:30:1"),
     "chosen-steps-2000": replace(SMALL_CHOSEN, steps=2_000),
     "chosen-steps-4000": replace(SMALL_CHOSEN, steps=4_000),
@@ -510,13 +509,12 @@ def _scores(select: Sequence[tuple[Gaussian, Rows]], score: Sequence[Gaussian], 
     """Of each member and of ensembles of the first few, as they are and calibrated on the rows to select on."""
 
     def both(first: int, last: int) -> dict[str, dict[str, float]]:
-        lots = [lot for _, lot in select[first:last]]
-        predicted = [mixture([one]) for one, _ in select[first:last]]
+        predicted, lots = zip(*select[first:last], strict=True)
         if all(lot is lots[0] for lot in lots):
-            selected, lots = mixture([one for one, _ in select[first:last]]), lots[:1]
+            selected, held_out = mixture(list(predicted)), lots[0]
         else:
-            selected = joined_predictions(predicted)
-        held_out, scored = joined(lots), mixture(score[first:last])
+            selected, held_out = joined_predictions([mixture([one]) for one in predicted]), joined(lots)
+        scored = mixture(score[first:last])
         calibrated = calibrate(selected, held_out.y, held_out.weight).apply(scored)
         return {"raw": _evaluate(scored, rows.y), "calibrated": _evaluate(calibrated, rows.y)}
 
