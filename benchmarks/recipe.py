@@ -5,6 +5,7 @@
     python benchmarks/recipe.py --small                              # on small tables -> results/recipe/small
     python benchmarks/recipe.py --maps                               # on tables of two columns -> results/recipe/maps
     python benchmarks/recipe.py --copies                             # where inputs have copies -> results/recipe/copies
+    python benchmarks/recipe.py --lines                              # where a line says most -> results/recipe/lines
     python benchmarks/recipe.py --quick                              # does it run? nothing is kept
 
 The rows are those of the duplicate-safe split without its test rows (of maps, of the random one: a place that was
@@ -45,6 +46,7 @@ from deepbasis.gp.embedding import Fourier, Periodic, PiecewiseLinear, quantile_
 from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, Predictive, mixture
+from deepbasis.starting import straight_line
 from deepbasis.tables.encoders import squash
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.validating import fair_say, joined, joined_predictions
@@ -98,6 +100,9 @@ class Trial:
     """Above 1 the rows to fit and to select on are one, cut into so many parts, and each member selects on its own."""
     passes: int = 1
     """Over the rows, between two validations."""
+    trend: str = "none"
+    """What members learn: the target, or what a ridge regression leaves of it ("ridge"), in units of what it leaves, or
+    in the target's ("ridge-unscaled"); or every other member the target itself ("half", "half-unscaled")."""
 
 
 BASE = Trial()
@@ -156,6 +161,9 @@ TRIALS: dict[str, Trial] = {
     "together-rank-256": replace(TOGETHER, rank=256),
     "chosen": CHOSEN,
     "chosen-150-epochs": replace(CHOSEN, epochs=150),
+    "chosen-150-epochs-ridge": replace(CHOSEN, epochs=150, trend="ridge"),
+    "chosen-150-epochs-ridge-unscaled": replace(CHOSEN, epochs=150, trend="ridge-unscaled"),
+    "chosen-150-epochs-half": replace(CHOSEN, epochs=150, trend="half"),
     "chosen-150-epochs-alpha-0": replace(CHOSEN, epochs=150, alpha=0.0),
     "paper": Trial(
         scaling="minmax",
@@ -206,6 +214,15 @@ COPIES = (
 )
 """A duplicate-safe split, and the seed by which the rest of it is split again. In the first four the ten inputs with
 most copies are all to be fitted, in the next four some of them are selected on, in the last four some are scored."""
+
+
+LINE = replace(MAP, most_say=3.0)
+LINE_TRIALS: dict[str, Trial] = {
+    "base": LINE,
+    **{trend: replace(LINE, trend=trend) for trend in ("ridge", "ridge-unscaled", "half", "half-unscaled")},
+}
+LEANING = ("leaning", "leaning-rounded", "leaning-beyond")
+"""A hill on a slope; the same rounded to a few values; and scored where the slope has gone on, beyond the rows."""
 
 
 SMALL = replace(BASE, beta=1.0, average=0.99, batch_size=128, steps=1_000)
@@ -259,6 +276,7 @@ def main() -> None:
     kind.add_argument("--small", action="store_true", help="folds of small tables, with trials of their own")
     kind.add_argument("--maps", action="store_true", help="speeds at places, with trials of their own")
     kind.add_argument("--copies", action="store_true", help="inputs with thousands of copies, with trials of their own")
+    kind.add_argument("--lines", action="store_true", help="where a straight line says most, with trials of their own")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     trials, datasets = TRIALS, (*UCI, *OOKLA)
@@ -268,6 +286,8 @@ def main() -> None:
         trials, datasets, arguments.out = MAP_TRIALS, MAPS, arguments.out / "maps"
     if arguments.copies:
         trials, datasets, arguments.out = COPY_TRIALS, COPIES, arguments.out / "copies"
+    if arguments.lines:
+        trials, datasets, arguments.out = LINE_TRIALS, (*COPIES, *LEANING), arguments.out / "lines"
     arguments.datasets = arguments.datasets or ",".join(datasets)
     if not arguments.quick:
         compare(trials, arguments)
@@ -322,6 +342,8 @@ def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
         return _small(*name.split("@"))
     if "~" in name:
         return _nested(*name.split("~"), data_dir)
+    if name in LEANING:
+        return _leaning(name)
     if name in UCI:
         X, y = uci.load(name, data_dir)
     elif name in SMOOTH:
@@ -348,6 +370,19 @@ def _smooth(columns: int) -> tuple[np.ndarray, np.ndarray]:
     X = generator.uniform(-1.0, 1.0, (5_000, columns))
     y = np.sin(3.0 * X[:, 0] * X[:, -1]) + X[:, 1] ** 2
     return X, y + 0.3 * generator.standard_normal(len(y))
+
+
+def _leaning(name: str) -> Data:
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((12_000, 8))
+    hill = np.sin(2.0 * X[:, 0] * X[:, 1]) + np.abs(X[:, 2]) - 0.5 * X[:, 3] ** 2
+    y = X @ np.linspace(1.0, 0.3, 8) + 0.4 * hill + 0.1 * generator.standard_normal(len(X))
+    if name == "leaning-rounded":
+        y = np.round(y)
+    order = np.argsort(X[:, 0]) if name == "leaning-beyond" else np.arange(len(X))
+    known, beyond = np.split(order, [11_000])
+    to_fit, select = np.split(generator.permutation(known), [10_000])
+    return _standardised(X, y, {"fit": to_fit, "select": select, "score": beyond})
 
 
 def _small(name: str, fold: str) -> Data:
@@ -451,18 +486,24 @@ def run(
             epochs=max(1, min(trial.steps // steps_an_epoch, trial.epochs or trial.steps)),
             precision="tf32" if on_gpu else "float32",
         )
-        members = [Member(seed=k, alpha=trial.alpha, beta=trial.beta, noise=noise) for k in range(seeds)]
-        seconds, select, score = 0.0, [], []
-        turns = [members] if trial.folds == 1 else [[member] for member in members]
+        seconds, select, score = 0.0, {}, {}
+        turns = [list(range(seeds))] if trial.folds == 1 else [[k] for k in range(seeds)]
         for own, (to_fit, held_out) in zip(turns, lots, strict=True):
-            done = fit(make, own, to_fit, held_out, settings, device=folder.device)
-            seconds += done.seconds
-            select += [(predicted, held_out) for predicted in done.predict(held_out.x, folder.device)]
-            score += done.predict(data["score"].x, folder.device)
+            for trend, some in _trends(trial.trend, data["fit"], own):
+                start = noise / trend.scale**2
+                members = [Member(seed=k, alpha=trial.alpha, beta=trial.beta, noise=start) for k in some]
+                left = (trend.without(to_fit), trend.without(held_out))
+                done = fit(make, members, *left, settings, device=folder.device)
+                seconds += done.seconds
+                for k, predicted in zip(some, done.predict(held_out.x, folder.device), strict=True):
+                    select[k] = (trend.beside(predicted, held_out.x), held_out)
+                for k, predicted in zip(some, done.predict(data["score"].x, folder.device), strict=True):
+                    score[k] = trend.beside(predicted, data["score"].x)
         values = {"seconds": seconds, "rows": len(lots[0][0]), "noise": noise}
-        return {**values, **_scores(select, score, data["score"])}, {}
+        everyone = range(seeds)
+        return {**values, **_scores([select[k] for k in everyone], [score[k] for k in everyone], data["score"])}, {}
 
-    once = {"epochs": None, "kernel_learning_rate": None, "most_say": None, "folds": 1, "passes": 1}
+    once = {"epochs": None, "kernel_learning_rate": None, "most_say": None, "folds": 1, "passes": 1, "trend": "none"}
     later = once.items()  # what trials did not have once
     settings = {key: value for key, value in asdict(trial).items() if (key, value) not in later}
     return folder.part(f"{name}-{dataset}", {**settings, "dataset": dataset, "seeds": seeds, "of": rows}, compute)
@@ -497,6 +538,33 @@ def _folds(data: dict[str, Rows], count: int) -> list[tuple[Rows, Rows]]:
 
 def _where(rows: Rows, kept: torch.Tensor) -> Rows:
     return Rows(rows.x[kept], rows.y[kept])
+
+
+@dataclass(frozen=True)
+class Trend:
+    """y = intercept + x @ slope + scale * z, and z is what is learnt."""
+
+    slope: torch.Tensor
+    intercept: torch.Tensor
+    scale: float
+
+    def at(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.intercept + x.double() @ self.slope).to(x.dtype)
+
+    def without(self, rows: Rows) -> Rows:
+        return Rows(rows.x, (rows.y - self.at(rows.x)) / self.scale, rows.weight)
+
+    def beside(self, predicted: Gaussian, x: torch.Tensor) -> Gaussian:
+        return Gaussian(self.at(x) + self.scale * predicted.mean, self.scale**2 * predicted.variance)
+
+
+def _trends(trend: str, rows: Rows, members: list[int]) -> list[tuple[Trend, list[int]]]:
+    """What members learn, and which."""
+    found = straight_line(rows)
+    none = Trend(torch.zeros_like(found.slope), torch.zeros_like(found.intercept), 1.0)
+    scaled = Trend(found.slope, found.intercept, math.sqrt(found.left))
+    line = none if trend == "none" else replace(scaled, scale=1.0) if trend.endswith("-unscaled") else scaled
+    return [(line, members[::2]), (none, members[1::2])] if trend.startswith("half") else [(line, members)]
 
 
 def _ridge_noise(rows: Rows) -> float:

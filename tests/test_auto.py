@@ -26,7 +26,7 @@ from deepbasis.gp.expansion import RBF
 from deepbasis.gp.predictive import Gaussian
 from deepbasis.planning import candidates
 from deepbasis.recipes import RECIPES
-from deepbasis.starting import starting_noise
+from deepbasis.starting import starting_noise, straight_line
 from deepbasis.tables.resident import Table
 
 Floats = NDArray[np.float64]
@@ -418,7 +418,7 @@ def test_members_start_with_the_noise_that_the_rows_suggest(runs: list[dict[str,
     small().fit(*easy())
     for run in runs:
         (noise,) = {member.noise for member in run["members"]}
-        assert noise == pytest.approx(starting_noise(run["data"]), rel=5e-3)
+        assert noise == pytest.approx(starting_noise(straight_line(run["data"])), rel=5e-3)
         assert run["build"](run["members"][0]).noise().item() == pytest.approx(noise, rel=1e-6)
 
 

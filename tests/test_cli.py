@@ -27,7 +27,7 @@ from deepbasis.commands import options as words
 from deepbasis.engine.settings import EXACT
 from deepbasis.estimator import DeepBasisRegressor, FitWarning
 from deepbasis.gp.methods import EMBEDDINGS, METHODS, OBJECTIVES
-from deepbasis.recipes import RECIPES
+from deepbasis.recipes import RECIPES, TRENDS
 
 SMALL = ["--method", "dbk-silu", "--epochs", "3", "--members", "1", "--rank", "8", "--width", "8", "--seed", "0"]
 COMMAND = [sys.executable, "-m", "deepbasis"]
@@ -319,6 +319,7 @@ def test_the_words_for_completion_are_the_real_ones():
     assert set(cli.OBJECTIVES) == {*OBJECTIVES, EXACT}
     assert set(cli.RECIPES) == set(RECIPES)
     assert set(words.EMBEDDINGS) == {"auto", *EMBEDDINGS}
+    assert set(words.TRENDS) == {"auto", *TRENDS}
 
 
 def test_version():

@@ -112,7 +112,7 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
     )
     np.testing.assert_array_equal(model.noise_, other.noise_)
     assert model.get_params() == other.get_params()
-    assert (model.method_, model.embedding_) == (other.method_, other.embedding_)
+    assert (model.method_, model.embedding_, model.trend_) == (other.method_, other.embedding_, other.trend_)
     assert (model.alpha_, model.beta_, model.validation_) == (other.alpha_, other.beta_, other.validation_)
     assert model.calibration_ == other.calibration_
     assert fingerprint(model) == fingerprint(other)
@@ -148,6 +148,9 @@ def test_every_method_is_loaded_as_it_was_saved(path: Path, method: str, dtype: 
         {"method": "sv-rbf-linear", "objective": "mml"},
         {"embedding": "fourier"},
         {"embedding": "periodic", "dtype": "float32"},
+        {"trend": "linear"},
+        {"trend": "linear", "members": 1, "dtype": "float32"},
+        {"trend": "linear", "method": "sv-rbf", "objective": "mml"},
     ],
     ids=str,
 )
@@ -193,6 +196,39 @@ def test_what_comes_before_the_network_is_loaded(path: Path) -> None:
         storage.save(path, KIND, tensors, {**metadata, **changes})
         with pytest.raises(FileFormatError, match=says):
             DeepBasisRegressor.load(path)
+
+
+def test_a_line_of_half_of_the_members_is_loaded(path: Path) -> None:
+    X, _ = numbers(2_600)
+    y = X @ [1.0, 2.0, 3.0]
+    model = small(batch_size=128).fit(X, y)
+    assert (model.trend, model.trend_) == ("auto", "half")
+    model.save(path)
+    assert_same(model, DeepBasisRegressor.load(path), X[:50])
+    tensors, metadata = storage.load(path, KIND)
+    assert metadata["trend"] == "half"
+    for changes, says in (
+        ({"trend": "none"}, "parameters are not those"),
+        ({"trend": "bent"}, "trend"),
+        ({"parameters": {**metadata["parameters"], "trend": "none"}}, "its trend is 'none'"),
+    ):
+        storage.save(path, KIND, tensors, {**metadata, **changes})
+        with pytest.raises(FileFormatError, match=says):
+            DeepBasisRegressor.load(path)
+    for slope in (torch.zeros(4), torch.full((3,), torch.nan)):
+        storage.save(path, KIND, {**tensors, "member/1/slope": slope.to(tensors["member/1/slope"])}, metadata)
+        with pytest.raises(FileFormatError, match="parameters"):
+            DeepBasisRegressor.load(path)
+
+
+def test_a_file_from_before_there_were_lines_has_none(path: Path) -> None:
+    """Though its table, by today's rule, would have one."""
+    X, _ = numbers(2_600)
+    small(trend="none", batch_size=128).fit(X, X @ [1.0, 2.0, 3.0]).save(path)
+    tensors, metadata = storage.load(path, KIND)
+    del metadata["trend"], metadata["parameters"]["trend"]
+    storage.save(path.with_name("old"), KIND, tensors, metadata)
+    assert_same(DeepBasisRegressor.load(path.with_name("old")), DeepBasisRegressor.load(path), X[:50])
 
 
 def test_the_width_inside_a_block_is_loaded(path: Path) -> None:
@@ -404,7 +440,12 @@ def test_the_model_of_release_0_1_predicts_the_same() -> None:
     np.testing.assert_allclose(mean, expected["mean"], rtol=1e-6)
     np.testing.assert_allclose(std, expected["std"], rtol=1e-6)
     np.testing.assert_allclose(model.predict_quantiles(table, [0.05, 0.95]), expected["quantiles"], rtol=1e-6)
-    later = {"calibrate": "auto", "inner": 8, "embedding": "none"}  # arguments that release 0.1 had not
+    later = {
+        "calibrate": "auto",
+        "inner": 8,
+        "embedding": "none",
+        "trend": "none",
+    }  # arguments that release 0.1 had not
     assert model.get_params() == json.loads(str(expected["parameters"])) | later
     assert model.calibration_ is None
     assert model.method_ == "dbk-silu"

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from deepbasis import starting
 from deepbasis.engine.batches import Rows
-from deepbasis.starting import starting_noise
+from deepbasis.starting import starting_noise, straight_line
 
 Floats = NDArray[np.float64]
 
@@ -25,6 +25,10 @@ def rows(X: Floats, y: Floats, weight: Floats | None = None, dtype: torch.dtype 
     return Rows(*parts)  # type: ignore[arg-type]
 
 
+def noise_of(rows: Rows) -> float:
+    return starting_noise(straight_line(rows))
+
+
 def left_by_ridge(X: Floats, y: Floats) -> float:
     """The mean squared residual of the least squares of ||y - a - X b||^2 + n 1e-3 ||b||^2, as an augmented system."""
     n, d = X.shape
@@ -40,8 +44,8 @@ def test_it_is_half_of_what_a_ridge_regression_leaves(n: int, noise: float) -> N
     X, y = table(n, noise)
     expected = left_by_ridge(X, y) / 2
     assert 1e-4 < expected < 0.5 + 1e-9  # so that the bounds are not what is tested here
-    assert starting_noise(rows(X, y)) == pytest.approx(expected, rel=1e-9)
-    assert starting_noise(rows(X, y, dtype=torch.float32)) == pytest.approx(expected, rel=1e-4)
+    assert noise_of(rows(X, y)) == pytest.approx(expected, rel=1e-9)
+    assert noise_of(rows(X, y, dtype=torch.float32)) == pytest.approx(expected, rel=1e-4)
     if n == 500:
         assert expected == pytest.approx(noise / 2, rel=0.2)
 
@@ -51,15 +55,15 @@ def test_a_weight_is_so_many_copies_and_only_the_ratios_matter() -> None:
     count = np.random.default_rng(1).integers(0, 4, size=60)
     weight = count.astype(float)
     expected = left_by_ridge(np.repeat(X, count, axis=0), np.repeat(y, count)) / 2
-    assert starting_noise(rows(X, y, weight)) == pytest.approx(expected, rel=1e-9)
-    assert starting_noise(rows(X, y, 1e6 * weight)) == pytest.approx(expected, rel=1e-9)
-    assert starting_noise(rows(X, y)) != pytest.approx(expected, rel=1e-3)
+    assert noise_of(rows(X, y, weight)) == pytest.approx(expected, rel=1e-9)
+    assert noise_of(rows(X, y, 1e6 * weight)) == pytest.approx(expected, rel=1e-9)
+    assert noise_of(rows(X, y)) != pytest.approx(expected, rel=1e-3)
 
 
 def test_order_does_not_matter() -> None:
     X, y = table(60, 0.3)
     order = np.random.default_rng(1).permutation(60)
-    assert starting_noise(rows(X[order], y[order])) == pytest.approx(starting_noise(rows(X, y)), rel=1e-12)
+    assert noise_of(rows(X[order], y[order])) == pytest.approx(noise_of(rows(X, y)), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ def test_order_does_not_matter() -> None:
     ids=["constant", "tiny", "huge"],
 )
 def test_it_is_bounded(y: Floats, expected: float) -> None:
-    assert starting_noise(rows(np.arange(20.0)[:, None], y)) == expected
+    assert noise_of(rows(np.arange(20.0)[:, None], y)) == expected
 
 
 @pytest.mark.parametrize("what", ["one row", "constant columns", "copied columns", "more columns than rows"])
@@ -86,7 +90,7 @@ def test_it_is_a_number_where_least_squares_has_no_one_solution(what: str) -> No
     }[what]
     if what == "one row":
         X, y = X[:1], y[:1]
-    found = starting_noise(rows(X, y))
+    found = noise_of(rows(X, y))
     assert found == pytest.approx(min(max(left_by_ridge(X, y) / 2, 1e-4), 0.5), rel=1e-6)
 
 
@@ -95,6 +99,6 @@ def test_of_many_rows_it_looks_at_some(n: int, every: int, monkeypatch: pytest.M
     monkeypatch.setattr(starting, "_MOST_ROWS", 100)
     X, y = table(n, 0.3)
     weight = 1.0 + np.arange(n) % 3
-    assert starting_noise(rows(X, y)) == pytest.approx(left_by_ridge(X[::every], y[::every]) / 2, rel=1e-9)
+    assert noise_of(rows(X, y)) == pytest.approx(left_by_ridge(X[::every], y[::every]) / 2, rel=1e-9)
     some = rows(X[::every], y[::every], weight[::every])
-    assert starting_noise(rows(X, y, weight)) == starting_noise(some)
+    assert noise_of(rows(X, y, weight)) == noise_of(some)

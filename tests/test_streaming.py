@@ -22,7 +22,7 @@ from deepbasis.engine.members import Member
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, FileFormatError, InputError
 from deepbasis.planning import make_plan
-from deepbasis.starting import starting_noise
+from deepbasis.starting import starting_noise, straight_line
 from deepbasis.tables.held_out import HeldOut
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
 from deepbasis.tables.scanning import Roles
@@ -389,7 +389,7 @@ def test_members_of_a_stream_start_from_its_validation_rows(folder, monkeypatch)
     for recipe in ("default", "paper"):
         small(method="sv-rbf", epochs=1, recipe=recipe, beta=1.0).fit_dataset(folder, "price", drop=DROP, stream=True)
     (model, member, validation), (plain, paper, _) = seen
-    assert member.noise == pytest.approx(starting_noise(validation), rel=5e-3)
+    assert member.noise == pytest.approx(starting_noise(straight_line(validation)), rel=5e-3)
     assert paper.noise == 1e-2
     there = (model.expansion.Z[:, None] == validation.x[None]).all(-1)
     assert bool(there.any(1).all())

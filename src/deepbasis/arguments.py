@@ -9,7 +9,7 @@ from deepbasis.engine import devices
 from deepbasis.engine.settings import EXACT
 from deepbasis.errors import InputError, check_choice, check_number, check_positive_int
 from deepbasis.gp.methods import EMBEDDINGS, METHODS, OBJECTIVES
-from deepbasis.recipes import RECIPES, method_of
+from deepbasis.recipes import RECIPES, TRENDS, method_of
 
 
 def check_arguments(given: Any) -> None:
@@ -29,6 +29,7 @@ def check_arguments(given: Any) -> None:
             f"method {given.method!r} has no network for an embedding to come before, got embedding="
             f"{given.embedding!r}; leave it out"
         )
+    check_choice("trend", given.trend, {"auto", *TRENDS})
     for name in ("rank", "width", "blocks", "members"):
         check_positive_int(name, getattr(given, name))
     for name in ("inner", "epochs", "batch_size", "patience"):

@@ -35,10 +35,10 @@ from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
 from deepbasis.persistence import KIND as KIND
-from deepbasis.planning import How, Plan, candidates, embedding_of, folds_of, fraction_of, inner_of, make_plan
+from deepbasis.planning import How, Plan, candidates, embedding_of, folds_of, fraction_of, inner_of, make_plan, trend_of
 from deepbasis.predictions import Predictions
 from deepbasis.recipes import ONE_THREAD_ROWS, RECIPES, method_of
-from deepbasis.starting import at_rows, distinct_rows, starting_noise
+from deepbasis.starting import at_rows, distinct_rows, rounded, starting_noise, straight_line
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight
 from deepbasis.tables.resident import Table
 from deepbasis.tables.scanning import Roles
@@ -71,6 +71,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     embedding : what comes before the network: "none"; "fourier", waves across all columns together, for coordinates;
         "periodic", waves of each column; or "auto": "fourier" for tables of two or three number columns without missing
         values and more than 2,000 rows to fit.
+    trend : the models' prior mean: "none", a constant; "linear", a straight line through the rows (a ridge regression),
+        along which they go on where the rows end; or "auto": a line for every second member, and for none if there is
+        one alone, where it leaves a tenth of the target's variance at most and there are more than 2,000 rows to fit.
     alpha, beta : weights of the trace and KL regularisers, or "auto": the recipe's; where it has several candidates
         they are all trained together, and the validation score chooses.
     members : models in the ensemble, which predicts as their equal mixture.
@@ -92,6 +95,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     ----------
     method_ : what "auto" has come to.
     embedding_ : what comes before the network.
+    trend_ : "none", "linear", or "half": every second member.
     rank_ : basis functions: `rank`, or fewer of a shallow kernel where there are fewer distinct rows; those of a linear
         kernel, one a column, come on top.
     inner_ : width inside a block.
@@ -117,6 +121,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         blocks: int = 2,
         inner: int | str = "auto",
         embedding: str = "auto",
+        trend: str = "auto",
         alpha: float | str = "auto",
         beta: float | str = "auto",
         members: int = 4,
@@ -141,6 +146,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self.blocks = blocks
         self.inner = inner
         self.embedding = embedding
+        self.trend = trend
         self.alpha = alpha
         self.beta = beta
         self.members = members
@@ -325,6 +331,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             inner=self.inner_,
             embedding=self.embedding_,
             noise=member.noise,
+            slope=member.slope,
             seed=member.seed,
         )
 
@@ -333,11 +340,20 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
 
     def _members(self, plan: Plan, rows: Rows, how: How) -> list[Member]:
         """All seeds for each candidate (alpha, beta), the same for every worker."""
-        noise = Member().noise
-        if RECIPES[self.recipe].start_from_data:  # in three digits: the last depend on threads, and a checkpoint on all
-            noise = float(f"{starting_noise(rows):.3g}")
-        seeds, noise = how.team.broadcast_object(([int(seed) for seed in self._seeds()], noise))
-        return [Member(seed=seed, alpha=a, beta=b, noise=noise) for a, b in plan.pairs for seed in seeds]
+        line = straight_line(rows)
+        noise = rounded(starting_noise(line), 3) if RECIPES[self.recipe].start_from_data else Member().noise
+        slope = tuple(rounded(value, 6) for value in line.slope.tolist())
+        seeds, noise, self.trend_, slope = how.team.broadcast_object(
+            ([int(seed) for seed in self._seeds()], noise, trend_of(self, line), slope)
+        )
+        turns: dict[str, list[tuple[float, ...]]]
+        turns = {"none": [()], "linear": [slope], "half": [(0.0,) * len(slope), slope]}
+        slopes = turns[self.trend_]
+        return [
+            Member(seed=seed, alpha=a, beta=b, noise=noise, slope=slopes[k % len(slopes)])
+            for a, b in plan.pairs
+            for k, seed in enumerate(seeds)
+        ]
 
     def _train(
         self, data: Rows | Stream, validation: Rows, plan: Plan, members: list[Member], how: How

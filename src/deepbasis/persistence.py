@@ -20,6 +20,7 @@ from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.methods import EMBEDDINGS, METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.planning import inner_of
+from deepbasis.recipes import TRENDS
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
 
 KIND = "regressor"
@@ -58,6 +59,7 @@ def _contents(regressor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "method": regressor.method_,
         "embedding": regressor.embedding_,
         "inner": regressor.inner_,
+        "trend": regressor.trend_,
         "members": len(regressor.models_),
         "preprocessing": preprocessing,
         "target": regressor.target_.state(),
@@ -81,8 +83,8 @@ def load(make: Any, path: str | PathLike[str], device: torch.device) -> Any:
 
 def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], device: torch.device) -> Any:
     parameters = metadata["parameters"]
-    # Before there was `inner` it was the width, and before there was `embedding` there was none.
-    regressor = make(**{"inner": parameters["width"], "embedding": "none", **parameters})
+    # Before there was `inner` it was the width, and before there were `embedding` and `trend` there were none.
+    regressor = make(**{"inner": parameters["width"], "embedding": "none", "trend": "none", **parameters})
     regressor._check_parameters()
     regressor.method_ = check_choice("method", metadata.get("method", parameters["method"]), METHODS)  # once without it
     if parameters["method"] not in ("auto", regressor.method_):
@@ -90,6 +92,9 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
     regressor.embedding_ = check_choice("embedding", metadata.get("embedding", "none"), EMBEDDINGS)
     if regressor.embedding not in ("auto", regressor.embedding_):
         raise ValueError(f"its embedding is {regressor.embedding!r}, its members have {regressor.embedding_!r}")
+    regressor.trend_ = check_choice("trend", metadata.get("trend", "none"), (*TRENDS, "half"))
+    if regressor.trend not in ("auto", regressor.trend_):
+        raise ValueError(f"its trend is {regressor.trend!r}, its members have {regressor.trend_!r}")
     before = inner_of(regressor, sys.maxsize)  # before it was told, it was the same for tables of all sizes
     regressor.inner_ = check_positive_int("inner", metadata.get("inner", before))
     if regressor.inner not in ("auto", regressor.inner_):
@@ -146,7 +151,8 @@ def _member(regressor: Any, state: dict[str, Tensor]) -> DeepBasisGP:
     if METHODS[regressor.method_].backbone == "resnet" and len(blocks) != regressor.blocks:
         raise ValueError(f"{regressor.blocks} blocks were to be there, {len(blocks)} are")
     with torch.device("meta"):  # shapes without memory
-        model: DeepBasisGP = regressor._build(Member())
+        slope = () if regressor.trend_ == "none" else (0.0,) * regressor.preprocessor_.width
+        model: DeepBasisGP = regressor._build(Member(slope=slope))
     dtype = state["mean"].dtype
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"its parameters are {dtype}")

@@ -20,6 +20,7 @@ from deepbasis.recipes import (
     stream_epochs_for,
     weights_for,
 )
+from deepbasis.starting import Line
 from deepbasis.tables.preprocessing import Preprocessor
 
 _COMPILE_STEPS = 3_000  # from here on compiling pays on a GPU
@@ -133,6 +134,19 @@ def embedding_of(given: Any, preprocessor: Preprocessor, rows: int) -> str:
     numbers = all(column.kind == "numeric" and not column.missing for column in columns)
     places = numbers and 2 <= len(columns) <= recipe.coordinates and rows > recipe.small_rows
     return "fourier" if places and METHODS[method_of(given.method)].backbone == "resnet" else "none"
+
+
+def trend_of(given: Any, line: Line) -> str:
+    """Whether the prior mean of its members is a straight line: "none", "linear", or "half" of them.
+
+    Where the rows end those with a line go on along it, and those without do not: that they differ is what is not
+    known there. A line for a function that has little of one is a burden, and so is one through few rows.
+    """
+    if given.trend != "auto":
+        return str(given.trend)
+    recipe = RECIPES[given.recipe]
+    clear = line.share_left <= recipe.trend_left and line.rows > recipe.small_rows
+    return "half" if clear and given.members > 1 and METHODS[method_of(given.method)].backbone == "resnet" else "none"
 
 
 def candidates(given: Any, rows: int, columns: int) -> list[dict[str, Any]]:

@@ -12,6 +12,9 @@ FLOAT64_ROWS = 256
 ONE_THREAD_ROWS = 2_000
 """Up to here a fit on a CPU takes one thread."""
 
+TRENDS = ("none", "linear")
+"""What a user may ask for; the default may also take "half"."""
+
 _FEWEST_STEPS = 50  # between two validations
 
 
@@ -29,6 +32,9 @@ class Recipe:
     """Width inside the network's blocks, as a multiple of the width between them."""
     small_inner_factor: int
     """The same for a small table."""
+    trend_left: float
+    """Half of the members have a straight line for their prior mean where that leaves this share of the target's
+    variance at most, and the table is not small."""
     coordinates: int
     """Tables of two number columns or more, but at most so many, are taken for places: waves before the network."""
     batch_size: int
@@ -83,6 +89,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             selection="crps",
             inner_factor=4,
             small_inner_factor=1,
+            trend_left=0.1,
             coordinates=3,
             batch_size=512,
             full_batch_rows=1_024,
@@ -115,6 +122,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             selection="nll",
             inner_factor=1,
             small_inner_factor=1,
+            trend_left=0.0,
             coordinates=0,
             batch_size=1_024,
             full_batch_rows=1_024,

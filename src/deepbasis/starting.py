@@ -3,6 +3,9 @@
 NOTE[DIFF]: the paper starts at a noise variance of 0.01 whatever the data. That is `recipe="paper"`.
 """
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -16,18 +19,49 @@ _RIDGE = 1e-3  # the penalty, a row
 _LEAST, _MOST = 1e-4, 0.5
 
 
-def starting_noise(rows: Rows) -> float:
-    """A noise variance to start from: half of what a ridge regression leaves of the target's.
+@dataclass(frozen=True)
+class Line:
+    """A ridge regression of the target: y is about `intercept + x @ slope`."""
 
-    A network leaves less than a linear function does; how much less is not known yet. A row of weight k counts as k.
-    """
+    slope: Tensor
+    intercept: Tensor
+    left: float
+    """The variance of the target that it leaves,"""
+    of: float
+    """of so much."""
+    rows: int
+
+    @property
+    def share_left(self) -> float:
+        """What it leaves, as a share, with as many rows fewer as it has numbers: many columns fit anything."""
+        freedom = self.rows - len(self.slope) - 1
+        return math.inf if freedom <= 0 or self.of <= 0.0 else self.left / self.of * self.rows / freedom
+
+
+def straight_line(rows: Rows) -> Line:
+    """A row of weight k counts as k."""
     x, y = _some(rows.x).double(), _some(rows.y).double()
     w = torch.ones_like(y) if rows.weight is None else _some(rows.weight).double()
     w = w / w.sum()
-    x, y = x - w @ x, y - w @ y
+    x_mean, y_mean = w @ x, w @ y
+    x, y = x - x_mean, y - y_mean
     eye = torch.eye(x.shape[1], dtype=torch.float64, device=x.device)
     slope = torch.linalg.solve((w[:, None] * x).mT @ x + _RIDGE * eye, (w * y) @ x)
-    return min(max(float(0.5 * (w @ (y - x @ slope).square())), _LEAST), _MOST)
+    left, of = (float(w @ z.square()) for z in (y - x @ slope, y))
+    return Line(slope, y_mean - x_mean @ slope, left, of, len(y))
+
+
+def starting_noise(line: Line) -> float:
+    """A noise variance to start from: half of what the line leaves of the target's.
+
+    A network leaves less than a linear function does; how much less is not known yet.
+    """
+    return min(max(0.5 * line.left, _LEAST), _MOST)
+
+
+def rounded(value: float, digits: int) -> float:
+    """To so many digits: the last of sixteen depend on the number of threads, and a checkpoint on all."""
+    return float(f"{value:.{digits}g}")
 
 
 def distinct_rows(rows: Rows) -> int:

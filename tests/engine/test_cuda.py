@@ -5,6 +5,7 @@ Learning rates here are powers of two: a fused step on a GPU holds its rate in f
 
 import gc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,20 @@ def test_several_passes_an_epoch_train_as_on_a_cpu(lab, settings, warnings_logge
 def test_an_embedding_trains_as_on_a_cpu(lab, settings, embedding):
     for gpu, cpu in both(lab, lab.build(embedding=embedding), lab.members(2), settings()):
         assert lab.difference(gpu, cpu) < 1e-8
+
+
+@pytest.mark.parametrize("objective", ["dppgp", "mml"])
+def test_a_line_trains_as_on_a_cpu(lab, settings, objective):
+    columns = lab.data.x.shape[1]
+    members = [replace(member, slope=(k / 4,) * columns) for k, member in enumerate(lab.members(3))]
+
+    def build(member: Member) -> DeepBasisGP:
+        model = lab.build()(member)
+        model.slope = torch.tensor(member.slope)
+        return model
+
+    for gpu, cpu in both(lab, build, members, settings(objective=objective)):
+        assert lab.difference(gpu, cpu) < 1e-9
 
 
 def test_a_kernel_with_a_rate_of_its_own(lab, settings):

@@ -21,6 +21,7 @@ from deepbasis.commands.options import (
     SCALE,
     TABLE,
     TRAINING,
+    TRENDS,
     Debug,
     Json,
     Quiet,
@@ -68,6 +69,9 @@ def fit(
     inner: Annotated[str, option("INTEGER|auto", "Width inside a block.", MODEL)] = AUTO,
     embedding: Annotated[
         str, choice(EMBEDDINGS, "Before the network; auto: fourier for maps (two or three number columns).", MODEL)
+    ] = AUTO,
+    trend: Annotated[
+        str, choice(TRENDS, "Prior mean; auto: a line for half of the members where it says most.", MODEL)
     ] = AUTO,
     alpha: Annotated[str, option("NUMBER|auto", "Weight of the trace regulariser; auto: the recipe's.", MODEL)] = AUTO,
     beta: Annotated[str, option("NUMBER|auto", "Weight of the KL regulariser; auto: the recipe's.", MODEL)] = AUTO,
@@ -141,6 +145,7 @@ def fit(
         "blocks": blocks,
         "inner": number_or_auto("--inner", inner, int),
         "embedding": embedding,
+        "trend": trend,
         "alpha": number_or_auto("--alpha", alpha, float),
         "beta": number_or_auto("--beta", beta, float),
         "members": members,
@@ -189,6 +194,7 @@ def _tell_of_fit(model: DeepBasisRegressor, out: str, seconds: float, warned: li
                 "model": out,
                 "method": model.method_,
                 "embedding": model.embedding_,
+                "trend": model.trend_,
                 "members": members,
                 "rows": model.rows_,
                 "columns": model.n_features_in_,

@@ -13,6 +13,7 @@ METHODS = (AUTO, "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf", "s
 """For the help and the shell's completion, which must not import torch; a test compares them with the real table."""
 OBJECTIVES = ("dppgp", "dppgp-detached", "ppgp", "elbo", "mse", "mml")
 RECIPES = ("default", "paper")
+TRENDS = (AUTO, "none", "linear")
 
 TABLE = "CSV (.csv, .csv.gz) or Parquet (.parquet); '-' reads CSV from standard input."
 MODEL, TRAINING, ROLES, SCALE, OUTPUT = "The model", "Training", "Columns", "Large tables", "Output"

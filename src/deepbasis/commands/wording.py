@@ -26,6 +26,7 @@ _OPTIONS = {
                 "blocks",
                 "inner",
                 "embedding",
+                "trend",
                 "alpha",
                 "beta",
                 "members",

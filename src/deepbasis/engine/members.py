@@ -25,6 +25,8 @@ class Member:
     beta: float = 0.01
     noise: float = 1e-2
     """Initial sigma_eps^2."""
+    slope: tuple[float, ...] = ()
+    """Of the prior mean; none where that is a constant."""
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:

@@ -248,11 +248,10 @@ class _Run:
     def _identity(self) -> dict[str, object]:
         return {
             "version": __version__,
-            # Before there was `passes` it was 1.
-            "settings": {k: v for k, v in _plain(self.settings).items() if (k, v) != ("passes", 1)},
+            "settings": _but_for_later(_plain(self.settings)),
             "training data": self.data.fingerprint(),
             "validation data": self.validation.fingerprint(),
-            "members": [_plain(member) for member in self.members],  # whose noise may come from the data
+            "members": [_but_for_later(_plain(member)) for member in self.members],  # the data may be in them
             "model": _description(self.build(self.members[0])),
         }
 
@@ -276,8 +275,14 @@ class _Run:
 
 
 def _plain(values: Settings | Member) -> dict[str, object]:
-    """As JSON gives it back: numpy's numbers as Python's."""
-    return {k: v.item() if hasattr(v, "item") else v for k, v in asdict(values).items()}
+    """As JSON gives it back: numpy's numbers as Python's, tuples as lists."""
+    plain = {k: v.item() if hasattr(v, "item") else v for k, v in asdict(values).items()}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
+
+
+def _but_for_later(plain: dict[str, object]) -> dict[str, object]:
+    """Without what checkpoints did not name once, where it is as it was then."""
+    return {k: v for k, v in plain.items() if (k, v) not in (("passes", 1), ("slope", []))}
 
 
 def _description(model: DeepBasisGP) -> dict[str, str]:

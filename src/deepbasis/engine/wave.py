@@ -383,7 +383,7 @@ def _chunk_loss(
 ) -> Any:
     features = model.features(x)
     correction = features.correction if corrected else None
-    return exact.chunk_loss(features.phi, y - model.mean, model.noise(), solution, weight, correction)
+    return exact.chunk_loss(features.phi, y - model.prior_mean(x), model.noise(), solution, weight, correction)
 
 
 def _shared_loss(model: DeepBasisGP, solution: exact.Solution, n: Tensor) -> Tensor:
@@ -395,7 +395,7 @@ def _likelihood(model: DeepBasisGP, solution: exact.Solution, squared: Tensor, n
 
 
 def _statistics(model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor | None) -> exact.Statistics:
-    return exact.statistics(model.basis(x), y - model.mean, weight)
+    return exact.statistics(model.basis(x), y - model.prior_mean(x), weight)
 
 
 def _solution(model: DeepBasisGP, total: exact.Statistics) -> exact.Solution:

@@ -156,7 +156,7 @@ class _Job:
         return {
             **{name: getattr(self, name) for name in ("dataset", "split", "method", "split_seed")},
             "reading": asdict(self.reading),
-            "members": [asdict(member) for member in self.members],
+            "members": [{k: v for k, v in asdict(member).items() if k != "slope"} for member in self.members],
             **{name: getattr(self.size, name) for name in ("epochs", "rank", "width", "rows")},
         }
 

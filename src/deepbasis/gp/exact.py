@@ -140,7 +140,7 @@ def accumulate_gradient(model: DeepBasisGP, chunks: Chunks) -> float:
     squared = torch.zeros_like(stats.energy)
     rows = 0
     for x, y in chunks():
-        loss, chunk_squared = chunk_loss(model.basis(x), y - model.mean, model.noise(), solution)
+        loss, chunk_squared = chunk_loss(model.basis(x), y - model.prior_mean(x), model.noise(), solution)
         (loss / stats.n).backward()
         squared += chunk_squared
         rows += len(y)
@@ -159,7 +159,7 @@ def posterior(model: DeepBasisGP, chunks: WeightedChunks, add_up: AddUp | None =
     nothing = model.noise().new_zeros(0)
     total = statistics(nothing.view(0, model.posterior.rank), nothing)
     for x, y, *weight in chunks():
-        total = total.plus(statistics(model.basis(x), y - model.mean, *weight))
+        total = total.plus(statistics(model.basis(x), y - model.prior_mean(x), *weight))
     if add_up is not None:
         add_up(*total)
     if not bool(total.n > 0):

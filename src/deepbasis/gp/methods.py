@@ -1,6 +1,7 @@
 """Every method of the paper as a row of one table (Appendix B, "Baselines"), and our own. A new method is a new row."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -72,6 +73,7 @@ def build(
     embedding: str | nn.Module | Callable[[], nn.Module] | None = None,
     noise: float = 1e-2,
     noise_parameterisation: str = "log",
+    slope: Sequence[float] = (),
     autocast: torch.dtype | None = None,
     seed: int | None = None,
 ) -> DeepBasisGP:
@@ -83,11 +85,16 @@ def build(
     `inner` is the width inside a block, by default `width`. `embedding` comes before the backbone: None or "none";
     "periodic" or "fourier"; a ready module, of which the model has a copy (`PiecewiseLinear(quantile_edges(x, 16))`);
     or a function that makes one, with parameters from the seed (`lambda: Periodic(d, 16, scale=0.5)`).
+
+    `slope`, a number for each column, is that of the prior mean, which is a constant without it.
     """
     row = METHODS[check_choice("method", method, METHODS)]
     rank = check_positive_int("rank", rank)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
         raise InputError(f"seed must be None or an integer in [0, 2^64), got {seed!r}")
+    if len(slope) not in (0, d) or not all(map(math.isfinite, slope)):
+        raise InputError(f"slope must have a finite number for each of {d} columns, got {list(slope)[:8]}")
+    line = torch.tensor(slope, dtype=torch.float32) if len(slope) else None
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # the CPU's alone
@@ -106,7 +113,7 @@ def build(
         else:
             expansion = EXPANSIONS[row.expansion](backbone.width, rank)
             posterior = WeightPosterior(expansion.rank)
-        return DeepBasisGP(backbone, expansion, posterior, Noise(noise, parameterisation=noise_parameterisation))
+        return DeepBasisGP(backbone, expansion, posterior, Noise(noise, parameterisation=noise_parameterisation), line)
 
 
 def _embedding(embedding: str | nn.Module | Callable[[], nn.Module] | None, d: int) -> nn.Module | None:

@@ -1,4 +1,4 @@
-"""`DeepBasisGP`: backbone, expansion, q(w), noise and a constant mean, put together (Eq. 8)."""
+"""`DeepBasisGP`: backbone, expansion, q(w), noise and a mean, put together (Eq. 8)."""
 
 import math
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from deepbasis.errors import check_choice, check_number, check_positive_int
 from deepbasis.gp.expansion import Features
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
+from deepbasis.gp.precision import full_product
 
 NOISE_FLOOR = 1e-6
 """Appendix B: sigma_eps^2 is "constrained to be no smaller than 1e-6"."""
@@ -60,10 +61,21 @@ class DeepBasisGP(nn.Module):
 
     `posterior` is q(w): what training fits, or what `exact.fit_posterior` gives in closed form. `methods.build` makes a
     model of the paper by its name.
+
+    The prior mean is a constant, which is trained, or with a `slope` [d], which is not, a straight line.
+    NOTE[DIFF]: the paper's is a constant. A network that ends in a norm is bounded, and a basis of it cannot go on
+    along a line where the rows end.
     """
 
+    slope: Float[Tensor, " d"] | None
+
     def __init__(
-        self, backbone: nn.Module, expansion: nn.Module, posterior: WeightPosterior | PointWeights, noise: Noise
+        self,
+        backbone: nn.Module,
+        expansion: nn.Module,
+        posterior: WeightPosterior | PointWeights,
+        noise: Noise,
+        slope: Float[Tensor, " d"] | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -71,6 +83,7 @@ class DeepBasisGP(nn.Module):
         self.posterior: WeightPosterior | PointWeights = posterior
         self.noise = noise
         self.mean = nn.Parameter(torch.zeros(()))
+        self.register_buffer("slope", slope)
 
     def features(self, x: Float[Tensor, "b d"]) -> Features:
         features: Features = self.expansion(self.backbone(x))
@@ -84,15 +97,23 @@ class DeepBasisGP(nn.Module):
         phi = self.basis(x)
         return phi @ (phi if x2 is None else self.basis(x2)).mT
 
+    def prior_mean(self, x: Float[Tensor, "b d"]) -> Float[Tensor, ""] | Float[Tensor, " b"]:
+        """The mean of f before any row is seen: a number, or one for each row."""
+        if self.slope is None:
+            return self.mean
+        return (
+            self.mean + full_product(x, self.slope.to(x.dtype)[:, None])[:, 0]
+        )  # as exact as the target that it meets
+
     def forward(self, x: Float[Tensor, "b d"]) -> Terms:
         phi, prior_var, correction, info = self.features(x)
         mean, var = self.posterior(phi)
-        return Terms(self.mean + mean, var, prior_var, correction, self.noise(), self.posterior.kl(), info)
+        return Terms(self.prior_mean(x) + mean, var, prior_var, correction, self.noise(), self.posterior.kl(), info)
 
     def sample_functions(
         self, count: int, *, prior: bool = False, generator: torch.Generator | None = None
     ) -> Callable[[Float[Tensor, "b d"]], Float[Tensor, "s b"]]:
-        """Draws of f from q(w), or from the prior w ~ N(0, I): x -> f(x) = mean + <w, phi(x)>, one row a draw.
+        """Draws of f from q(w), or from the prior w ~ N(0, I): x -> f(x) = mean(x) + <w, phi(x)>, one row a draw.
 
         The weights are drawn once, so the functions are the same ones at every call, and smooth where phi is. They are
         draws of f, without noise and without the correction of Eq. 4, which has no weights behind it.
@@ -105,6 +126,6 @@ class DeepBasisGP(nn.Module):
 
         def functions(x: Float[Tensor, "b d"]) -> Float[Tensor, "s b"]:
             with torch.no_grad():
-                return self.mean + w @ self.basis(x).mT
+                return self.prior_mean(x) + w @ self.basis(x).mT
 
         return functions

@@ -1,0 +1,305 @@
+"""The prior mean as a straight line: what it adds, what training does with it, and when half of the members have it."""
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.linear_model import Ridge
+
+from deepbasis import DeepBasisRegressor, estimator
+from deepbasis.engine.batches import Rows
+from deepbasis.engine.members import Ensemble, Member
+from deepbasis.engine.settings import settings_for
+from deepbasis.engine.training import train
+from deepbasis.errors import CheckpointMismatchError, InputError
+from deepbasis.gp import exact
+from deepbasis.gp.methods import METHODS, build
+from deepbasis.gp.model import DeepBasisGP
+from deepbasis.planning import trend_of
+from deepbasis.starting import Line, straight_line
+
+Floats = NDArray[np.float64]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SLOPE = (1.5, -0.25, 0.125)  # float32 has them exactly
+
+
+def tensors(n: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x, noise = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((n, 3), (n,)))
+    return x, torch.sin(x[:, 0]) + 2.0 * x[:, 1] + 0.1 * noise
+
+
+def line_at(x: torch.Tensor) -> torch.Tensor:
+    return x @ torch.tensor(SLOPE, dtype=x.dtype)
+
+
+def model_of(member: Member, method: str = "dbk-silu") -> DeepBasisGP:
+    return build(method, 3, rank=6, width=8, blocks=1, noise=member.noise, slope=member.slope, seed=member.seed)
+
+
+def leaning(rows: int = 2_600, seed: int = 0) -> tuple[Floats, Floats]:
+    """A hill on a slope, which says 95 % of it; the last columns make it no map."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 5))
+    return X, X @ [2.0, -1.0, 0.5, 0.0, 0.0] + 0.4 * np.sin(2.0 * X[:, 3]) + 0.1 * rng.normal(size=rows)
+
+
+def small(**changes: Any) -> DeepBasisRegressor:
+    settings = {"members": 4, "epochs": 4, "rank": 8, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu"}
+    return DeepBasisRegressor(**{**settings, **changes})
+
+
+def slopes_of(model: DeepBasisRegressor) -> list[Any]:
+    return [None if one.slope is None else one.slope.double().numpy() for one in model.models_]
+
+
+# --- a model
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_slope_adds_a_line_to_the_mean_and_nothing_else(method: str, dtype: torch.dtype) -> None:
+    x = tensors()[0].to(dtype)
+    plain, leant = (model_of(Member(seed=3, slope=slope), method).to(dtype) for slope in ((), SLOPE))
+    ours, theirs = leant(x), plain(x)
+    torch.testing.assert_close(ours.mean, theirs.mean + line_at(x))
+    for name in ("var", "prior_var", "correction", "noise", "kl"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+    assert dict(leant.named_parameters()).keys() == dict(plain.named_parameters()).keys()
+
+
+@pytest.mark.parametrize("prior", [True, False])
+def test_draws_lie_around_the_line(prior: bool) -> None:
+    x = tensors()[0].float()
+    plain, leant = (model_of(Member(slope=slope)) for slope in ((), SLOPE))
+    draws = [
+        model.sample_functions(5, prior=prior, generator=torch.Generator().manual_seed(1))(x)
+        for model in (plain, leant)
+    ]
+    torch.testing.assert_close(draws[1], draws[0] + line_at(x))
+
+
+def test_the_exact_posterior_is_that_of_what_the_line_leaves() -> None:
+    x, y = tensors()
+    plain, leant = (model_of(Member(noise=0.1, slope=slope)).double() for slope in ((), SLOPE))
+    likelihoods = []
+    for model, target in ((plain, y - line_at(x)), (leant, y)):
+        likelihoods.append(
+            exact.accumulate_gradient(model, lambda target=target: [(x[:15], target[:15]), (x[15:], target[15:])])
+        )
+        exact.fit_posterior(model, lambda target=target: [(x, target)])
+    assert likelihoods[0] == pytest.approx(likelihoods[1], rel=1e-12)
+    for mine, theirs in zip(leant.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None:
+            torch.testing.assert_close(mine.grad, theirs.grad)
+    torch.testing.assert_close(leant(x).mean, plain(x).mean + line_at(x))
+
+
+@pytest.mark.parametrize("slope", [(1.0,), (1.0, 2.0, float("nan")), (1.0, 2.0, 3.0, 4.0)])
+def test_a_slope_has_a_finite_number_for_each_column(slope: tuple[float, ...]) -> None:
+    with pytest.raises(InputError, match="a finite number for each of 3 columns"):
+        build("dbk-silu", 3, slope=slope)
+
+
+# --- training
+
+
+@pytest.mark.parametrize("slopes", [[SLOPE], [(0.0, 0.0, 0.0), SLOPE, SLOPE]], ids=["alone", "in a stack"])
+@pytest.mark.parametrize("objective", ["dppgp", "mml"])
+def test_members_with_a_line_learn_what_it_leaves(objective: str, slopes: list[tuple[float, ...]]) -> None:
+    """To the last digits: the same training on y without the line, a member at a time."""
+    x, y = tensors()
+    settings = settings_for("dbk-silu", objective=objective, epochs=6, batch_size=16, precision="float64")
+    members = [Member(seed=k, slope=slope) for k, slope in enumerate(slopes)]
+    together = train(model_of, members, Rows(x[:30], y[:30]), Rows(x[30:], y[30:]), settings)
+    for member, ours in zip(members, together, strict=True):
+        left = y - line_at(x) if any(member.slope) else y
+        plain = replace(member, slope=())
+        (alone,) = train(model_of, [plain], Rows(x[:30], left[:30]), Rows(x[30:], left[30:]), settings)
+        for name, value in alone.parameters.items():
+            torch.testing.assert_close(ours.parameters[name], value, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(ours.history["validation"], alone.history["validation"], rtol=1e-8, atol=1e-10)
+        both = [Ensemble([outcome.model(model_of)], corrected=False, dtype=torch.float64) for outcome in (ours, alone)]
+        back = line_at(x) if any(member.slope) else 0.0
+        torch.testing.assert_close(both[0].predict(x).means[0], both[1].predict(x).means[0] + back)
+
+
+# --- the line
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_line_is_a_ridge_regression(weighted: bool) -> None:
+    rng = np.random.default_rng(0)
+    X, y = leaning(200)
+    weight = rng.integers(1, 4, size=200).astype(float) if weighted else None
+    parts = [None if part is None else torch.from_numpy(part) for part in (X, y, weight)]
+    found = straight_line(Rows(*parts))  # type: ignore[arg-type]
+    total = 200.0 if weight is None else weight.sum()
+    expected = Ridge(alpha=1e-3 * total).fit(X, y, sample_weight=weight)
+    np.testing.assert_allclose(found.slope.numpy(), expected.coef_, rtol=1e-9)
+    assert float(found.intercept) == pytest.approx(expected.intercept_, rel=1e-9)
+    assert found.left == pytest.approx(np.average((y - expected.predict(X)) ** 2, weights=weight), rel=1e-9)
+    assert found.of == pytest.approx(np.cov(y, aweights=weight, ddof=0), rel=1e-9)
+    assert found.share_left == pytest.approx(found.left / found.of * 200 / 194, rel=1e-12)
+
+
+def test_many_columns_are_not_taken_for_a_line() -> None:
+    """With nearly as many columns as rows, noise alone lies on a line."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((300, 285), (300,)))
+    found = straight_line(Rows(x, y))
+    assert found.left / found.of < 0.1 < found.share_left
+    assert straight_line(Rows(x[:200], y[:200])).share_left == np.inf
+    assert straight_line(Rows(x, torch.zeros_like(y))).share_left == np.inf
+    assert straight_line(Rows(x, torch.ones_like(y))).share_left > 1.0
+
+
+def line(left: float, rows: int) -> Line:
+    return Line(torch.ones(3), torch.zeros(()), left, 1.0, rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left", "rows", "expected"),
+    [
+        ({}, 0.09, 5_000, "half"),
+        ({}, 0.11, 5_000, "none"),
+        ({}, 0.01, 2_000, "none"),
+        ({"members": 1}, 0.01, 5_000, "none"),
+        ({"method": "dbk-rbf"}, 0.01, 5_000, "half"),
+        ({"method": "sv-rbf"}, 0.01, 5_000, "none"),
+        ({"recipe": "paper"}, 0.01, 5_000, "none"),
+        ({"trend": "none"}, 0.01, 5_000, "none"),
+        ({"trend": "linear", "members": 1, "recipe": "paper"}, 0.9, 50, "linear"),
+    ],
+    ids=str,
+)
+def test_when_there_is_a_line(changes: dict[str, Any], left: float, rows: int, expected: str) -> None:
+    given = {"trend": "auto", "recipe": "default", "members": 4, "method": "auto", **changes}
+    assert trend_of(SimpleNamespace(**given), line(left, rows)) == expected
+
+
+# --- a regressor
+
+
+def test_half_of_the_members_have_the_line_of_the_rows_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Rows] = []
+
+    def noted(build: Any, members: Any, data: Any, *more: Any, **names: Any) -> Any:
+        seen.append(data)
+        return genuine(build, members, data, *more, **names)
+
+    genuine = estimator.train
+    monkeypatch.setattr(estimator, "train", noted)
+    model = small().fit(*leaning())
+    assert model.trend_ == "half"
+    expected = straight_line(seen[0]).slope
+    for k, slope in enumerate(slopes_of(model)):
+        np.testing.assert_allclose(slope, expected.numpy() if k % 2 else np.zeros(5), rtol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "trend"),
+    [
+        (leaning, {"members": 1}, "none"),
+        (leaning, {"trend": "none"}, "none"),
+        (leaning, {"recipe": "paper", "alpha": 0.1, "beta": 0.1, "members": 2}, "none"),
+        (lambda: leaning(300), {}, "none"),
+        (lambda: (leaning()[0], np.sin(3.0 * leaning()[0][:, 0])), {}, "none"),
+        (lambda: (leaning()[0], np.ones(2_600)), {}, "none"),
+    ],
+    ids=["one member", "not wanted", "paper", "small", "no line", "constant"],
+)
+@pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # one epoch is not for predicting
+def test_others_have_none(table: Any, changes: dict[str, Any], trend: str) -> None:
+    model = small(**{"method": "dbk-silu", "epochs": 1, **changes}).fit(*table())
+    assert model.trend_ == trend
+    assert slopes_of(model) == [None] * len(model.models_)
+
+
+def test_beyond_the_rows_it_goes_on_along_the_line_and_half_of_it_says_that_it_does_not_know() -> None:
+    X, y = leaning(4_000)
+    inside = X[:, 0] < 1.0
+    beyond = np.array([[4.0, 0.0, 0.0, 0.0, 0.0]])
+    fitted = {
+        trend: small(trend=trend, epochs=30, calibrate=False).fit(X[inside], y[inside])
+        for trend in ("none", "linear", "auto")
+    }
+    assert [model.trend_ for model in fitted.values()] == ["none", "linear", "half"]
+    told = {trend: model.predict(beyond, return_std=True) for trend, model in fitted.items()}
+    assert told["linear"][0][0] == pytest.approx(8.0, abs=0.6)
+    assert told["none"][0][0] < 6.0  # it stays at what it has seen, less than 4 or so
+    assert told["none"][0] < told["auto"][0] < told["linear"][0]
+    assert told["auto"][1] > 2.0 * max(told["none"][1], told["linear"][1])
+    np.testing.assert_allclose(
+        fitted["linear"].sample_functions(50, random_state=0)(beyond).mean(), told["linear"][0][0], atol=0.3
+    )
+
+
+@pytest.mark.usefixtures("few_exact_steps")
+@pytest.mark.parametrize(
+    "changes", [{}, {"method": "sv-rbf", "objective": "mml"}, {"method": "dnn"}, {"objective": "mml"}]
+)
+def test_a_line_that_was_asked_for_is_there_on_a_small_table_too(changes: dict[str, Any]) -> None:
+    """Each fold has its own; kernels have one of all rows."""
+    X, y = leaning(240)
+    model = small(trend="linear", **changes).fit(X, y)
+    assert model.trend_ == "linear"
+    for slope in slopes_of(model):
+        np.testing.assert_allclose(slope[:2] * model.target_.scale / X[:, :2].std(0), [2.0, -1.0], atol=0.1)
+    assert np.corrcoef(model.predict(X), y)[0, 1] > 0.95
+
+
+def test_an_unknown_trend_is_refused() -> None:
+    with pytest.raises(InputError, match="trend"):
+        small(trend="half").fit(*leaning(60))
+
+
+# --- streams and checkpoints
+
+
+def parquet(path: Path) -> pd.DataFrame:
+    X, y = leaning(24_000)
+    table = pd.DataFrame(X, columns=list("abcde"))
+    table.assign(y=y).to_parquet(path)
+    return table
+
+
+def test_a_stream_has_the_line_of_its_validation_rows(tmp_path: Path) -> None:
+    """These are drawn from everywhere in the table, and in memory."""
+    table = parquet(tmp_path / "t.parquet")
+    streamed = small(epochs=1).fit_dataset(tmp_path / "t.parquet", "y", stream=True)
+    assert streamed.trend_ == "half"
+    assert [slope.any() for slope in slopes_of(streamed)] == [False, True, False, True]
+    slope = slopes_of(streamed)[1] * streamed.target_.scale / table.std(ddof=0).to_numpy()
+    np.testing.assert_allclose(slope, [2.0, -1.0, 0.5, slope[3], 0.0], atol=0.02)
+
+
+def test_a_run_with_a_line_goes_on_where_its_last_digits_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They depend on the number of threads."""
+    monkeypatch.setattr(estimator, "train", functools.partial(estimator.train, checkpoint_seconds=0.0))
+    table = parquet(tmp_path / "t.parquet")
+    arguments = {"stream": False, "checkpoint": tmp_path / "c"}
+    expected = small(epochs=1).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
+
+    def otherwise(rows: Rows) -> Line:
+        found = straight_line(rows)
+        return replace(found, slope=found.slope * (1.0 + 1e-13))
+
+    monkeypatch.setattr(estimator, "straight_line", otherwise)
+    again = small(epochs=1).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
+    np.testing.assert_array_equal(again.predict(table), expected.predict(table))
+    monkeypatch.setattr(estimator, "straight_line", lambda rows: replace(otherwise(rows), slope=torch.zeros(5)))
+    with pytest.raises(CheckpointMismatchError, match="its members"):
+        small(epochs=1).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
