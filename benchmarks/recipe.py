@@ -220,6 +220,19 @@ LINE = replace(MAP, most_say=3.0)
 LINE_TRIALS: dict[str, Trial] = {
     "base": LINE,
     **{trend: replace(LINE, trend=trend) for trend in ("ridge", "ridge-unscaled", "half", "half-unscaled")},
+    "inner-64": replace(LINE, inner=64),
+    "rate-1e-3": replace(LINE, learning_rate=1e-3),
+    **{
+        f"ridge-unscaled-{name}": replace(LINE, trend="ridge-unscaled", **{factor: value})
+        for name, factor, value in (
+            ("beta-10", "beta", 10.0),
+            ("beta-100", "beta", 100.0),
+            ("alpha-1", "alpha", 1.0),
+            ("decay-1e-1", "weight_decay", 0.1),
+            ("inner-64", "inner", 64),
+            ("rate-1e-3", "learning_rate", 1e-3),
+        )
+    },
 }
 LEANING = ("leaning", "leaning-rounded", "leaning-beyond")
 """A hill on a slope; the same rounded to a few values; and scored where the slope has gone on, beyond the rows."""
