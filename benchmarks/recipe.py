@@ -79,6 +79,8 @@ class Trial:
     posterior_learning_rate: float | None = None
     kernel_learning_rate: float | None = None
     """For the logarithms of an RBF kernel."""
+    jitter: float = 1e-4
+    """Of an RBF kernel's matrix, relative to its diagonal."""
     noise: float | None = 1e-2
     """The initial noise variance; None is half of what a ridge regression leaves."""
     noise_parameterisation: str = "log"
@@ -268,6 +270,10 @@ SMALL_TRIALS: dict[str, Trial] = {
     "shallow-last-kernel-1": replace(SHALLOW, selection="last", kernel_learning_rate=1.0),
     "shallow-last-all-0.5": replace(SHALLOW, selection="last", learning_rate=0.5),
     "shallow-linear": replace(SHALLOW, method="sv-rbf-linear", selection="last", kernel_learning_rate=0.5),
+    "shallow-jitter-1e-6": replace(SHALLOW, selection="last", kernel_learning_rate=0.5, jitter=1e-6),
+    "shallow-linear-jitter-1e-6": replace(
+        SHALLOW, method="sv-rbf-linear", selection="last", kernel_learning_rate=0.5, jitter=1e-6
+    ),
 }
 SMALL_SETS = tuple(
     f"{name}@{k}"
@@ -484,6 +490,7 @@ def run(
                 embedding=None if trial.embedding == "none" else embedding,
                 noise=member.noise,
                 noise_parameterisation=trial.noise_parameterisation,
+                jitter=trial.jitter,
                 seed=member.seed,
             )
             if METHODS[trial.method].backbone == "identity":
@@ -516,7 +523,15 @@ def run(
         everyone = range(seeds)
         return {**values, **_scores([select[k] for k in everyone], [score[k] for k in everyone], data["score"])}, {}
 
-    once = {"epochs": None, "kernel_learning_rate": None, "most_say": None, "folds": 1, "passes": 1, "trend": "none"}
+    once = {
+        "epochs": None,
+        "kernel_learning_rate": None,
+        "most_say": None,
+        "folds": 1,
+        "passes": 1,
+        "trend": "none",
+        "jitter": 1e-4,
+    }
     later = once.items()  # what trials did not have once
     settings = {key: value for key, value in asdict(trial).items() if (key, value) not in later}
     return folder.part(f"{name}-{dataset}", {**settings, "dataset": dataset, "seeds": seeds, "of": rows}, compute)

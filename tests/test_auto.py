@@ -32,6 +32,7 @@ from deepbasis.tables.resident import Table
 Floats = NDArray[np.float64]
 Workers = Callable[..., subprocess.CompletedProcess[str]]
 
+DEFAULT = RECIPES["default"]
 DEEP = {"method": "dbk-silu"}
 SHALLOW = {
     "method": "sv-rbf-linear",
@@ -224,6 +225,40 @@ def test_a_kernel_that_is_chosen_takes_in_the_rows_that_were_held_out(prefer: Ca
     np.testing.assert_allclose(model.predict(X_new, True), dense_gp(model, known, X_new), rtol=1e-6)
     other = whole if known is inside else inside
     assert not np.allclose(model.predict(X_new, True), dense_gp(model, other, X_new), rtol=1e-4)
+
+
+def distance_to_the_exact_gp(model: DeepBasisRegressor, X: Floats, y: Floats, X_new: Floats) -> float:
+    """Of the mean, in standard deviations of the target, with the kernel that the inducing points stand for."""
+    gp = model.models_[0].double()
+    with torch.no_grad():
+        old, new = (torch.from_numpy(model.preprocessor_.transform(Z)) for Z in (X, X_new))
+        Sigma = gp.expansion.kernel(old, old) + gp.noise() * torch.eye(len(X))
+        z = torch.from_numpy(model.target_.transform(y)) - gp.mean
+        mean = gp.mean + gp.expansion.kernel(new, old) @ torch.linalg.solve(Sigma, z)
+    return float(np.abs((model.predict(X_new) - model.target_.mean) / model.target_.scale - mean.numpy()).max())
+
+
+def test_with_points_enough_a_kernel_is_nearly_the_exact_gp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jitter is all that is between them: a hundredth of it, a tenth of the distance or less."""
+    X, y = easy(60)
+    X_new, _ = easy(15, 2)
+    changes = {
+        "method": "sv-rbf",
+        "objective": "mml",
+        "members": 1,
+        "rank": 60,
+        "epochs": 60,
+        "validation_fraction": 0.02,
+    }
+    distances = []
+    for jitter in (1e-4, DEFAULT.shallow_jitter):
+        recipes = {**RECIPES, "default": replace(DEFAULT, shallow_jitter=jitter)}
+        monkeypatch.setattr(planning, "RECIPES", recipes)
+        model = small(**changes).fit(X, y)
+        inside, _ = Table(X, y).split(0.02)
+        distances.append(distance_to_the_exact_gp(model, inside.X, inside.y, X_new))
+    assert distances[1] < 1e-4
+    assert distances[1] < 0.1 * distances[0]
 
 
 def test_the_scores_are_of_the_kernel_without_the_rows_that_are_scored(prefer: Callable[[str], None]) -> None:

@@ -231,6 +231,23 @@ def test_a_file_from_before_there_were_lines_has_none(path: Path) -> None:
     assert_same(DeepBasisRegressor.load(path.with_name("old")), DeepBasisRegressor.load(path), X[:50])
 
 
+def test_the_jitter_of_a_kernel_is_loaded(path: Path) -> None:
+    """Before it was told it was 1e-4 for all, and another would be another basis."""
+    X, y = numbers()
+    model = small(method="sv-rbf", objective="mml").fit(X, y)
+    model.save(path)
+    tensors, metadata = storage.load(path, KIND)
+    loaded = DeepBasisRegressor.load(path)
+    assert model.jitter_ == loaded.jitter_ == loaded.models_[0].expansion.jitter == metadata.pop("jitter") == 1e-6
+    storage.save(path, KIND, tensors, metadata)
+    old = DeepBasisRegressor.load(path)
+    assert old.jitter_ == old.models_[0].expansion.jitter == 1e-4
+    assert not np.allclose(old.predict(X), model.predict(X), rtol=0.0, atol=1e-7)
+    storage.save(path, KIND, tensors, {**metadata, "jitter": -1.0})
+    with pytest.raises(FileFormatError, match="jitter"):
+        DeepBasisRegressor.load(path)
+
+
 def test_the_width_inside_a_block_is_loaded(path: Path) -> None:
     """It depends on the number of rows; before it was told, it did not."""
     for rows, inner in ((60, 4), (2_300, 16)):

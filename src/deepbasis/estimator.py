@@ -35,7 +35,18 @@ from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
 from deepbasis.persistence import KIND as KIND
-from deepbasis.planning import How, Plan, candidates, embedding_of, folds_of, fraction_of, inner_of, make_plan, trend_of
+from deepbasis.planning import (
+    How,
+    Plan,
+    candidates,
+    embedding_of,
+    folds_of,
+    fraction_of,
+    inner_of,
+    jitter_of,
+    make_plan,
+    trend_of,
+)
 from deepbasis.predictions import Predictions
 from deepbasis.recipes import ONE_THREAD_ROWS, RECIPES, method_of
 from deepbasis.starting import at_rows, distinct_rows, rounded, starting_noise, straight_line
@@ -99,6 +110,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     rank_ : basis functions: `rank`, or fewer of a shallow kernel where there are fewer distinct rows; those of a linear
         kernel, one a column, come on top.
     inner_ : width inside a block.
+    jitter_ : of the kernel matrix of inducing points, relative to its diagonal.
     history_ : for each member a dict of "train_loss", "validation" and "noise" (standardised units), a number an epoch.
         Of a shallow kernel "validation" is of rows that it was trained on too.
     validation_ : metrics on the rows held out, in the target's units. With calibration they are flattering: it was
@@ -272,6 +284,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         """True if it was interrupted."""
         plan = make_plan(self, len(data), max_steps=how.max_steps)
         self.method_, self.rank_, self.inner_ = method_of(self.method), int(self.rank), inner_of(self, len(data))
+        self.jitter_ = jitter_of(self)
         self.embedding_ = embedding_of(self, self.preprocessor_, len(data))
         if self._starts_at_rows():
             self.rank_ = min(self.rank_, distinct_rows(data))
@@ -287,7 +300,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self.preprocessor_, self.target_ = survey.preprocessor(), survey.statistics.target()
         self.n_features_in_, self.feature_names_in_ = len(roles.features), np.array(roles.features, dtype=object)
         self.rows_, self.method_, self.rank_ = source.rows, method_of(self.method), int(self.rank)
-        self.inner_ = inner_of(self, survey.statistics.rows)
+        self.inner_, self.jitter_ = inner_of(self, survey.statistics.rows), jitter_of(self)
         self.embedding_ = embedding_of(self, self.preprocessor_, survey.statistics.rows)
         plan = make_plan(self, survey.statistics.rows, streamed=True, max_steps=how.max_steps)
         encoder = survey.encoder(self.preprocessor_, self.target_, plan.settings.dtype)
@@ -332,6 +345,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             embedding=self.embedding_,
             noise=member.noise,
             slope=member.slope,
+            jitter=self.jitter_,
             seed=member.seed,
         )
 

@@ -17,6 +17,7 @@ from deepbasis.engine.checkpoint import HISTORY
 from deepbasis.engine.members import Member
 from deepbasis.errors import FileFormatError, check_choice, check_number, check_positive_int
 from deepbasis.gp.calibration import Calibration
+from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.methods import EMBEDDINGS, METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.planning import inner_of
@@ -60,6 +61,7 @@ def _contents(regressor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "embedding": regressor.embedding_,
         "inner": regressor.inner_,
         "trend": regressor.trend_,
+        "jitter": regressor.jitter_,
         "members": len(regressor.models_),
         "preprocessing": preprocessing,
         "target": regressor.target_.state(),
@@ -95,6 +97,7 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
     regressor.trend_ = check_choice("trend", metadata.get("trend", "none"), (*TRENDS, "half"))
     if regressor.trend not in ("auto", regressor.trend_):
         raise ValueError(f"its trend is {regressor.trend!r}, its members have {regressor.trend_!r}")
+    regressor.jitter_ = check_number("jitter", metadata.get("jitter", JITTER), at_least=0.0)  # once the same for all
     before = inner_of(regressor, sys.maxsize)  # before it was told, it was the same for tables of all sizes
     regressor.inner_ = check_positive_int("inner", metadata.get("inner", before))
     if regressor.inner not in ("auto", regressor.inner_):

@@ -9,6 +9,7 @@ import torch
 from deepbasis.engine import devices
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.settings import EXACT, Settings
+from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.methods import METHODS
 from deepbasis.recipes import (
     FLOAT64_ROWS,
@@ -72,16 +73,15 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     precision = given.dtype
     if precision == "auto":
         precision = "float64" if rows <= FLOAT64_ROWS else "float32"
-    method = METHODS[method_of(given.method)]
     # A shallow kernel hardly overfits by its marginal likelihood: its steps can be long, and nothing has to stop early.
-    shallow = method.backbone == "identity" and objective == EXACT
+    shallow = _is_shallow(given)
     rate = recipe.shallow_learning_rate if shallow else recipe.learning_rate
     kernel_rate = recipe.shallow_kernel_rate if shallow else None
     if given.learning_rate != "auto":
         rate, kernel_rate = float(given.learning_rate), None
     settings = Settings(
         objective=objective,
-        corrected=method.corrected,
+        corrected=METHODS[method_of(given.method)].corrected,
         epochs=epochs,
         passes=passes_an_epoch,
         batch_size=int(batch_size),
@@ -97,6 +97,17 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         compile=on_gpu and steps >= _COMPILE_STEPS if given.compile == "auto" else bool(given.compile),
     )
     return Plan(settings, weights_for(recipe, objective, given.alpha, given.beta), device, epoch_rows)
+
+
+def _is_shallow(given: Any) -> bool:
+    """Whether it is a kernel of the inputs themselves, trained exactly."""
+    identity = METHODS[method_of(given.method)].backbone == "identity"
+    return identity and objective_of(given.method, given.objective) == EXACT
+
+
+def jitter_of(given: Any) -> float:
+    """Of the kernel matrix of its inducing points: the smaller, the nearer to the kernel that they stand for."""
+    return RECIPES[given.recipe].shallow_jitter if _is_shallow(given) else JITTER
 
 
 def fraction_of(given: Any) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.methods import METHODS
 
 FLOAT64_ROWS = 256
@@ -77,6 +78,8 @@ class Recipe:
     """For objective="mml"."""
     shallow_kernel_rate: float | None
     """For the logarithms of variances and lengthscales, which must travel far where a column says nothing."""
+    shallow_jitter: float
+    """Of the kernel matrix of its inducing points, relative to its diagonal."""
 
 
 RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
@@ -113,6 +116,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             shallow_methods=("sv-rbf", "sv-rbf-linear"),
             shallow_learning_rate=5e-2,
             shallow_kernel_rate=0.5,
+            shallow_jitter=1e-6,
         ),
         "paper": Recipe(
             learning_rate=1e-3,
@@ -146,6 +150,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             shallow_methods=(),
             shallow_learning_rate=1e-3,
             shallow_kernel_rate=None,
+            shallow_jitter=JITTER,
         ),
     }
 )

@@ -14,6 +14,9 @@ from torch.nn.functional import silu
 from deepbasis.errors import check_number, check_positive_int
 from deepbasis.gp.precision import full_product
 
+JITTER = 1e-4
+"""On the diagonal of K_ZZ, relative to it: in float32 a smaller one leaves fewer digits of a whitened basis."""
+
 
 class Features(NamedTuple):
     phi: Float[Tensor, "b r"]
@@ -67,7 +70,7 @@ class RBF(nn.Module):
     near that; the inputs of a shallow kernel should be scaled.
     """
 
-    def __init__(self, h: int, rank: int, *, linear: bool = False, jitter: float = 1e-4) -> None:
+    def __init__(self, h: int, rank: int, *, linear: bool = False, jitter: float = JITTER) -> None:
         super().__init__()
         check_positive_int("h", h)
         self.rank = check_positive_int("rank", rank) + (h if linear else 0)

@@ -14,7 +14,7 @@ from deepbasis.errors import InputError, check_choice, check_positive_int
 from deepbasis.gp import objectives
 from deepbasis.gp.backbone import Identity, ResNet
 from deepbasis.gp.embedding import Fourier, Periodic
-from deepbasis.gp.expansion import RBF, PassThrough, SiLU
+from deepbasis.gp.expansion import JITTER, RBF, PassThrough, SiLU
 from deepbasis.gp.model import DeepBasisGP, Noise, Terms
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
 
@@ -54,9 +54,14 @@ METHODS: MappingProxyType[str, Method] = MappingProxyType(
     }
 )
 
-EXPANSIONS: MappingProxyType[str, Callable[[int, int], SiLU | RBF]] = MappingProxyType(
-    {"silu": SiLU, "rbf": RBF, "rbf-linear": partial(RBF, linear=True)}
+EXPANSIONS: MappingProxyType[str, Callable[[int, int, float], SiLU | RBF]] = MappingProxyType(
+    {
+        "silu": lambda h, rank, jitter: SiLU(h, rank),
+        "rbf": lambda h, rank, jitter: RBF(h, rank, jitter=jitter),
+        "rbf-linear": lambda h, rank, jitter: RBF(h, rank, jitter=jitter, linear=True),
+    }
 )
+"""(width of the backbone, rank, jitter) -> expansion."""
 
 EMBEDDINGS = ("none", "periodic", "fourier")
 """Those that need no data to be made."""
@@ -74,6 +79,7 @@ def build(
     noise: float = 1e-2,
     noise_parameterisation: str = "log",
     slope: Sequence[float] = (),
+    jitter: float = JITTER,
     autocast: torch.dtype | None = None,
     seed: int | None = None,
 ) -> DeepBasisGP:
@@ -86,7 +92,8 @@ def build(
     "periodic" or "fourier"; a ready module, of which the model has a copy (`PiecewiseLinear(quantile_edges(x, 16))`);
     or a function that makes one, with parameters from the seed (`lambda: Periodic(d, 16, scale=0.5)`).
 
-    `slope`, a number for each column, is that of the prior mean, which is a constant without it.
+    `slope`, a number for each column, is that of the prior mean, which is a constant without it. `jitter` is that of a
+    kernel with inducing points.
     """
     row = METHODS[check_choice("method", method, METHODS)]
     rank = check_positive_int("rank", rank)
@@ -111,7 +118,7 @@ def build(
         if row.expansion == "none":
             expansion, posterior = PassThrough(backbone.width), PointWeights(backbone.width)
         else:
-            expansion = EXPANSIONS[row.expansion](backbone.width, rank)
+            expansion = EXPANSIONS[row.expansion](backbone.width, rank, jitter)
             posterior = WeightPosterior(expansion.rank)
         return DeepBasisGP(backbone, expansion, posterior, Noise(noise, parameterisation=noise_parameterisation), line)
 
