@@ -82,9 +82,10 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     embedding : what comes before the network: "none"; "fourier", waves across all columns together, for coordinates;
         "periodic", waves of each column; or "auto": "fourier" for tables of two or three number columns without missing
         values and more than 2,000 rows to fit.
-    trend : the models' prior mean: "none", a constant; "linear", a straight line through the rows (a ridge regression),
-        along which they go on where the rows end; or "auto": a line for every second member, and for none if there is
-        one alone, where it leaves a tenth of the target's variance at most and there are more than 2,000 rows to fit.
+    trend : the models' prior mean: "none", a constant; "linear", a straight line through the rows (a ridge regression;
+        of a stream through its validation rows), along which they go on where the rows end; or "auto": a line for every
+        second member, and for none if there is one alone, where it leaves a tenth of the target's variance at most and
+        goes through more than 2,000 rows.
     alpha, beta : weights of the trace and KL regularisers, or "auto": the recipe's; where it has several candidates
         they are all trained together, and the validation score chooses.
     members : models in the ensemble, which predicts as their equal mixture.
