@@ -191,7 +191,7 @@ def steps(arguments: argparse.Namespace) -> dict[str, Any]:
     from deepbasis.engine.batches import Rows
     from deepbasis.engine.members import Member
     from deepbasis.engine.wave import Wave
-    from deepbasis.planning import inner_of, make_plan
+    from deepbasis.planning import make_plan
     from deepbasis.streaming import room_for, take_survey
     from deepbasis.tables.scanning import Roles
     from deepbasis.tables.sources import Source
@@ -201,8 +201,7 @@ def steps(arguments: argparse.Namespace) -> dict[str, Any]:
     survey = take_survey(source, Roles.of(source, "y"), 0.1, limit)
     model = DeepBasisRegressor(**MODEL, batch_size=arguments.batch_size)
     model.preprocessor_, model.target_ = survey.preprocessor(), survey.statistics.target()
-    model.method_, model.rank_, model.embedding_ = "dbk-silu", model.rank, "none"
-    model.inner_ = inner_of(model, survey.statistics.rows)
+    model._settle(survey.statistics.rows)
     an_epoch = 40 if arguments.quick else 400
     plan = make_plan(model, survey.statistics.rows, streamed=True, max_steps=20 * an_epoch)
     encoder = survey.encoder(model.preprocessor_, model.target_, plan.settings.dtype)

@@ -261,6 +261,39 @@ def test_with_points_enough_a_kernel_is_nearly_the_exact_gp(monkeypatch: pytest.
     assert distances[1] < 0.1 * distances[0]
 
 
+@pytest.mark.parametrize("method", ["sv-rbf", "sv-rbf-linear"])
+def test_float32_has_digits_enough_for_the_small_jitter(method: str) -> None:
+    """Tables of more than 256 rows are float32: means a thousandth of the target's spread apart at most."""
+    X, y = easy(300)
+    X_new, _ = easy(100, 2)
+    changes = {"method": method, "objective": "mml", "members": 1, "rank": 64, "epochs": 200}
+    single, double = (small(**changes, dtype=dtype).fit(X, y) for dtype in ("float32", "float64"))
+    for ours, exactly in zip(single.predict(X_new, True), double.predict(X_new, True), strict=True):
+        np.testing.assert_allclose(ours, exactly, rtol=0.0, atol=2e-3 * y.std())
+    losses = [model.history_[0]["train_loss"][-1] for model in (single, double)]
+    assert losses[0] == pytest.approx(
+        losses[1], abs=2e-3
+    )  # less than Schwarz' criterion asks for a number, of 300 rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "jitter"),
+    [
+        ({"method": "sv-rbf", "objective": "mml"}, 1e-6),
+        ({"method": "sv-rbf-linear", "objective": "mml"}, 1e-6),
+        ({"method": "sv-rbf", "objective": "mml", "recipe": "paper"}, 1e-4),
+        ({"method": "sv-rbf"}, 1e-4),
+        ({"method": "sv-dkl", "objective": "mml"}, 1e-4),
+        ({"method": "dbk-rbf"}, 1e-4),
+    ],
+    ids=str,
+)
+def test_only_a_shallow_kernel_that_is_trained_exactly_has_the_small_jitter(
+    changes: dict[str, Any], jitter: float
+) -> None:
+    assert planning.jitter_of(DeepBasisRegressor(**changes)) == jitter
+
+
 def test_the_scores_are_of_the_kernel_without_the_rows_that_are_scored(prefer: Callable[[str], None]) -> None:
     prefer("sv-rbf-linear")
     X, y = easy(60)

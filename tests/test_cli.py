@@ -168,7 +168,7 @@ def test_what_auto_has_chosen_is_told(here, tmp_path, monkeypatch, words, chosen
 def test_options_reach_the_estimator(here, tmp_path):
     given = {
         "method": "sv-rbf", "recipe": "paper", "objective": "ppgp", "rank": 5, "width": 6, "blocks": 1, "inner": 7,
-        "embedding": "none",
+        "embedding": "none", "trend": "linear",
         "alpha": 0.5, "beta": 0.25, "members": 2, "epochs": 2, "batch_size": 40, "learning_rate": 0.002,
         "weight_decay": 0.5, "validation_fraction": 0.3, "patience": 1, "dtype": "float64", "device": "cpu",
         "compile": False, "calibrate": True,
@@ -452,6 +452,7 @@ BAD: dict[str, list[str]] = {
     f"{FIT} --method dbk": ["--method must be one of", "dbk-silu", "got 'dbk'"],
     f"{FIT} --recipe mine": ["--recipe must be one of default, paper", "'mine'"],
     f"{FIT} --objective mll": ["--objective must be one of", "mml", "'mll'"],
+    f"{FIT} --trend bent": ["--trend must be one of", "linear", "'bent'"],
     f"{FIT} --embedding waves": ["--embedding must be one of", "fourier", "'waves'"],
     f"{FIT} --method sv-rbf --embedding fourier": ["sv-rbf", "--method", "embedding", "'fourier'"],
     f"{FIT} --method dnn --objective elbo": ["dnn", "--method", "objective"],

@@ -113,6 +113,7 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
     np.testing.assert_array_equal(model.noise_, other.noise_)
     assert model.get_params() == other.get_params()
     assert (model.method_, model.embedding_, model.trend_) == (other.method_, other.embedding_, other.trend_)
+    assert model.jitter_ == other.jitter_
     assert (model.alpha_, model.beta_, model.validation_) == (other.alpha_, other.beta_, other.validation_)
     assert model.calibration_ == other.calibration_
     assert fingerprint(model) == fingerprint(other)
@@ -242,6 +243,7 @@ def test_the_jitter_of_a_kernel_is_loaded(path: Path) -> None:
     storage.save(path, KIND, tensors, metadata)
     old = DeepBasisRegressor.load(path)
     assert old.jitter_ == old.models_[0].expansion.jitter == 1e-4
+    assert fingerprint(old) != fingerprint(model)
     assert not np.allclose(old.predict(X), model.predict(X), rtol=0.0, atol=1e-7)
     storage.save(path, KIND, tensors, {**metadata, "jitter": -1.0})
     with pytest.raises(FileFormatError, match="jitter"):

@@ -404,8 +404,8 @@ def test_exact_training_is_that_of_the_same_rows_in_memory(folder):
     x, y = (torch.cat(parts) for parts in zip(*epoch_of(survey, 0), strict=True))
     resident, validation = Rows(x, y), survey.validation(encoder)
     members = [Member(seed=3)]
-    model.preprocessor_, model.method_, model.rank_ = survey.preprocessor(), model.method, model.rank
-    model.embedding_, model.inner_ = "none", 16
+    model.preprocessor_ = survey.preprocessor()
+    model._settle(survey.statistics.rows)
     with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
         ours = train(model._build, members, stream, validation, plan.settings)[0]
     theirs = train(model._build, members, resident, validation, plan.settings)[0]

@@ -49,7 +49,7 @@ from deepbasis.planning import (
 )
 from deepbasis.predictions import Predictions
 from deepbasis.recipes import ONE_THREAD_ROWS, RECIPES, method_of
-from deepbasis.starting import at_rows, distinct_rows, rounded, starting_noise, straight_line
+from deepbasis.starting import Line, at_rows, distinct_rows, starting_noise, straight_line
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight
 from deepbasis.tables.resident import Table
 from deepbasis.tables.scanning import Roles
@@ -83,9 +83,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         "periodic", waves of each column; or "auto": "fourier" for tables of two or three number columns without missing
         values and more than 2,000 rows to fit.
     trend : the models' prior mean: "none", a constant; "linear", a straight line through the rows (a ridge regression;
-        of a stream through its validation rows), along which they go on where the rows end; or "auto": a line for every
-        second member, and for none if there is one alone, where it leaves a tenth of the target's variance at most and
-        goes through more than 2,000 rows.
+        of a stream through the rows that it holds out), along which they go on where the rows end; or "auto": a line
+        for every second member, and for none if there is one alone, where it leaves a tenth of the target's variance at
+        most and there are more than 2,000 rows to fit; not for a stream with validation rows of their own.
     alpha, beta : weights of the trace and KL regularisers, or "auto": the recipe's; where it has several candidates
         they are all trained together, and the validation score chooses.
     members : models in the ensemble, which predicts as their equal mixture.
@@ -281,33 +281,45 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         """Everything that a fit gives."""
         self.__dict__.update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
 
+    def _settle(self, rows: int) -> None:
+        """What the model is to be, for so many rows to fit."""
+        self.method_, self.rank_, self.inner_ = method_of(self.method), int(self.rank), inner_of(self, rows)
+        self.embedding_, self.jitter_ = embedding_of(self, self.preprocessor_, rows), jitter_of(self)
+
     def _fit_rows(self, data: Rows, validation: Rows, how: How) -> bool:
         """True if it was interrupted."""
         plan = make_plan(self, len(data), max_steps=how.max_steps)
-        self.method_, self.rank_, self.inner_ = method_of(self.method), int(self.rank), inner_of(self, len(data))
-        self.jitter_ = jitter_of(self)
-        self.embedding_ = embedding_of(self, self.preprocessor_, len(data))
+        self._settle(len(data))
         if self._starts_at_rows():
             self.rank_ = min(self.rank_, distinct_rows(data))
-        chosen, interrupted = self._train(data, validation, plan, self._members(plan, data, how), how)
+        line = self._line(data, how)
+        self.trend_ = trend_of(self, len(data), line)
+        chosen, interrupted = self._train(data, validation, plan, self._members(plan, line, how), how)
         self._keep(chosen, validation, plan)
         return interrupted
 
     def _fit_streamed(self, source: Source, roles: Roles, aside: Source | None, limit: int | None, how: How) -> Self:
         """The statistics first, then training on a stream of batches."""
+        if aside is not None and self.trend == "linear":
+            raise InputError(
+                "trend='linear' draws its line through the rows that a streamed fit holds out, and with validation "
+                "rows of their own none are held out: leave one of the two out, or the stream"
+            )
         survey = streaming.take_survey(
             source, roles, fraction_of(self) if aside is None else None, limit, how.team, self.verbose
         )
         self.preprocessor_, self.target_ = survey.preprocessor(), survey.statistics.target()
         self.n_features_in_, self.feature_names_in_ = len(roles.features), np.array(roles.features, dtype=object)
-        self.rows_, self.method_, self.rank_ = source.rows, method_of(self.method), int(self.rank)
-        self.inner_, self.jitter_ = inner_of(self, survey.statistics.rows), jitter_of(self)
-        self.embedding_ = embedding_of(self, self.preprocessor_, survey.statistics.rows)
+        self.rows_ = source.rows
+        self._settle(survey.statistics.rows)
         plan = make_plan(self, survey.statistics.rows, streamed=True, max_steps=how.max_steps)
         encoder = survey.encoder(self.preprocessor_, self.target_, plan.settings.dtype)
         validation = survey.validation(encoder) if aside is None else streaming.all_rows(aside, encoder, limit)
         judges = self._with_fair_say(validation)
-        members = self._members(plan, validation, how)
+        line = self._line(validation, how)
+        # Rows of another table may lie elsewhere, and have other slopes.
+        self.trend_ = trend_of(self, survey.statistics.rows, line if aside is None else None)
+        members = self._members(plan, line, how)
         room = streaming.room_for(plan, self._build(members[0]), len(members), validation, encoder, source, limit)
         at_a_time = min(how.team.gather_objects(room.members))
         with survey.stream(encoder, plan, room.sizes, members[0].seed, how.team) as data:
@@ -353,17 +365,24 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     def _starts_at_rows(self) -> bool:
         return METHODS[self.method_].backbone == "identity" and RECIPES[self.recipe].start_from_data
 
-    def _members(self, plan: Plan, rows: Rows, how: How) -> list[Member]:
-        """All seeds for each candidate (alpha, beta), the same for every worker."""
-        line = straight_line(rows)
-        noise = rounded(starting_noise(line), 3) if RECIPES[self.recipe].start_from_data else Member().noise
-        slope = tuple(rounded(value, 6) for value in line.slope.tolist())
-        seeds, noise, self.trend_, slope = how.team.broadcast_object(
-            ([int(seed) for seed in self._seeds()], noise, trend_of(self, line), slope)
-        )
-        turns: dict[str, list[tuple[float, ...]]]
-        turns = {"none": [()], "linear": [slope], "half": [(0.0,) * len(slope), slope]}
-        slopes = turns[self.trend_]
+    def _line(self, rows: Rows, how: How) -> Line | None:
+        """Through these rows, where something starts from it; the same for every worker."""
+        wanted = RECIPES[self.recipe].start_from_data or self.trend == "linear"
+        return how.team.broadcast_object(straight_line(rows)) if wanted else None
+
+    def _members(self, plan: Plan, line: Line | None, how: How) -> list[Member]:
+        """All seeds for each candidate (alpha, beta), the same for every worker.
+
+        Of what comes from the line the last digits depend on the number of threads, and a checkpoint on all of them.
+        """
+        noise = Member().noise
+        if line is not None and RECIPES[self.recipe].start_from_data:
+            noise = float(f"{starting_noise(line):.3g}")
+        slopes: list[tuple[float, ...]] = [()]
+        if line is not None and self.trend_ != "none":
+            slope = tuple(round(value, 6) + 0.0 for value in line.slope.tolist())  # no -0.0
+            slopes = [slope] if self.trend_ == "linear" else [(0.0,) * len(slope), slope]
+        seeds = how.team.broadcast_object([int(seed) for seed in self._seeds()])
         return [
             Member(seed=seed, alpha=a, beta=b, noise=noise, slope=slopes[k % len(slopes)])
             for a, b in plan.pairs

@@ -21,7 +21,7 @@ from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.methods import EMBEDDINGS, METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.planning import inner_of
-from deepbasis.recipes import TRENDS
+from deepbasis.recipes import HALF, TRENDS
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
 
 KIND = "regressor"
@@ -36,6 +36,8 @@ def fingerprint(regressor: Any) -> str:
     """Tells models apart that predict differently."""
     tensors, metadata = _contents(regressor)
     told = {name: metadata[name] for name in ("preprocessing", "target", "members", "calibration")}
+    if metadata["jitter"] != JITTER:  # once the same for all, and not told
+        told["jitter"] = metadata["jitter"]
     digest = hashlib.sha256(json.dumps([regressor.method_, told], sort_keys=True).encode())
     for name in sorted(tensors):
         if not name.startswith("history/"):
@@ -94,7 +96,7 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
     regressor.embedding_ = check_choice("embedding", metadata.get("embedding", "none"), EMBEDDINGS)
     if regressor.embedding not in ("auto", regressor.embedding_):
         raise ValueError(f"its embedding is {regressor.embedding!r}, its members have {regressor.embedding_!r}")
-    regressor.trend_ = check_choice("trend", metadata.get("trend", "none"), (*TRENDS, "half"))
+    regressor.trend_ = check_choice("trend", metadata.get("trend", "none"), (*TRENDS, HALF))
     if regressor.trend not in ("auto", regressor.trend_):
         raise ValueError(f"its trend is {regressor.trend!r}, its members have {regressor.trend_!r}")
     regressor.jitter_ = check_number("jitter", metadata.get("jitter", JITTER), at_least=0.0)  # once the same for all

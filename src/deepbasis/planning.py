@@ -13,6 +13,7 @@ from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.methods import METHODS
 from deepbasis.recipes import (
     FLOAT64_ROWS,
+    HALF,
     RECIPES,
     batch_size_for,
     epochs_for,
@@ -147,7 +148,7 @@ def embedding_of(given: Any, preprocessor: Preprocessor, rows: int) -> str:
     return "fourier" if places and METHODS[method_of(given.method)].backbone == "resnet" else "none"
 
 
-def trend_of(given: Any, line: Line) -> str:
+def trend_of(given: Any, rows: int, line: Line | None) -> str:
     """Whether the prior mean of its members is a straight line: "none", "linear", or "half" of them.
 
     Where the rows end those with a line go on along it, and those without do not: that they differ is what is not
@@ -156,8 +157,8 @@ def trend_of(given: Any, line: Line) -> str:
     if given.trend != "auto":
         return str(given.trend)
     recipe = RECIPES[given.recipe]
-    clear = line.share_left <= recipe.trend_left and line.rows > recipe.small_rows
-    return "half" if clear and given.members > 1 and METHODS[method_of(given.method)].backbone == "resnet" else "none"
+    clear = line is not None and line.share_left <= recipe.trend_left and rows > recipe.small_rows
+    return HALF if clear and given.members > 1 and METHODS[method_of(given.method)].backbone == "resnet" else "none"
 
 
 def candidates(given: Any, rows: int, columns: int) -> list[dict[str, Any]]:
@@ -168,7 +169,9 @@ def candidates(given: Any, rows: int, columns: int) -> list[dict[str, Any]]:
     """
     recipe = RECIPES[given.recipe]
     deep = {"method": method_of(given.method)}
-    asked_for_a_network = given.objective is not None or given.embedding not in ("auto", "none")
+    asked_for_a_network = (
+        given.objective is not None or given.embedding not in ("auto", "none") or given.trend not in ("auto", "none")
+    )
     if given.method != "auto" or asked_for_a_network or rows > recipe.small_rows:
         return [deep]
     shallow = {

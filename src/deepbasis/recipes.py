@@ -14,7 +14,9 @@ ONE_THREAD_ROWS = 2_000
 """Up to here a fit on a CPU takes one thread."""
 
 TRENDS = ("none", "linear")
-"""What a user may ask for; the default may also take "half"."""
+"""What a user may ask for as prior mean: a constant, or a straight line."""
+HALF = "half"
+"""What "auto" may come to: a line for every second member."""
 
 _FEWEST_STEPS = 50  # between two validations
 

@@ -21,34 +21,34 @@ _LEAST, _MOST = 1e-4, 0.5
 
 @dataclass(frozen=True)
 class Line:
-    """A ridge regression of the target: y is about `intercept + x @ slope`."""
+    """A ridge regression of the target."""
 
     slope: Tensor
-    intercept: Tensor
-    left: float
-    """The variance of the target that it leaves,"""
-    of: float
-    """of so much."""
-    rows: int
+    variance_left: float
+    variance: float
+    """Of the target."""
+    rows: float
+    """As many rows of equal weight would tell as much."""
 
     @property
     def share_left(self) -> float:
-        """What it leaves, as a share, with as many rows fewer as it has numbers: many columns fit anything."""
+        """What it leaves of the variance, with as many rows fewer as it has numbers: many columns fit anything."""
         freedom = self.rows - len(self.slope) - 1
-        return math.inf if freedom <= 0 or self.of <= 0.0 else self.left / self.of * self.rows / freedom
+        if freedom <= 0 or self.variance <= 0.0:
+            return math.inf
+        return self.variance_left / self.variance * self.rows / freedom
 
 
 def straight_line(rows: Rows) -> Line:
-    """A row of weight k counts as k."""
+    """Through the rows; one of weight k counts as k."""
     x, y = _some(rows.x).double(), _some(rows.y).double()
     w = torch.ones_like(y) if rows.weight is None else _some(rows.weight).double()
     w = w / w.sum()
-    x_mean, y_mean = w @ x, w @ y
-    x, y = x - x_mean, y - y_mean
+    x, y = x - w @ x, y - w @ y
     eye = torch.eye(x.shape[1], dtype=torch.float64, device=x.device)
     slope = torch.linalg.solve((w[:, None] * x).mT @ x + _RIDGE * eye, (w * y) @ x)
-    left, of = (float(w @ z.square()) for z in (y - x @ slope, y))
-    return Line(slope, y_mean - x_mean @ slope, left, of, len(y))
+    left, variance = (float(w @ z.square()) for z in (y - x @ slope, y))
+    return Line(slope, left, variance, 1.0 / float(w.square().sum()))
 
 
 def starting_noise(line: Line) -> float:
@@ -56,12 +56,7 @@ def starting_noise(line: Line) -> float:
 
     A network leaves less than a linear function does; how much less is not known yet.
     """
-    return min(max(0.5 * line.left, _LEAST), _MOST)
-
-
-def rounded(value: float, digits: int) -> float:
-    """To so many digits: the last of sixteen depend on the number of threads, and a checkpoint on all."""
-    return float(f"{value:.{digits}g}")
+    return min(max(0.5 * line.variance_left, _LEAST), _MOST)
 
 
 def distinct_rows(rows: Rows) -> int:

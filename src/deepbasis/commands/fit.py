@@ -71,7 +71,7 @@ def fit(
         str, choice(EMBEDDINGS, "Before the network; auto: fourier for maps (two or three number columns).", MODEL)
     ] = AUTO,
     trend: Annotated[
-        str, choice(TRENDS, "Prior mean; auto: a line for half of the members where it says most.", MODEL)
+        str, choice(TRENDS, "Prior mean; auto: for half of the members a line, where it explains nine tenths.", MODEL)
     ] = AUTO,
     alpha: Annotated[str, option("NUMBER|auto", "Weight of the trace regulariser; auto: the recipe's.", MODEL)] = AUTO,
     beta: Annotated[str, option("NUMBER|auto", "Weight of the KL regulariser; auto: the recipe's.", MODEL)] = AUTO,

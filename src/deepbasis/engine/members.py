@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,8 +25,8 @@ class Member:
     beta: float = 0.01
     noise: float = 1e-2
     """Initial sigma_eps^2."""
-    slope: tuple[float, ...] = ()
-    """Of the prior mean; none where that is a constant."""
+    slope: tuple[float, ...] = field(default=(), repr=False)
+    """Of the prior mean; none where that is a constant, but zeros where other members of the run have one."""
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
@@ -51,6 +51,11 @@ class Stack:
     def __init__(self, models: Sequence[DeepBasisGP], *, device: torch.device, dtype: torch.dtype) -> None:
         if not models:
             raise InputError("a stack needs at least one model, got none")
+        if len({tuple((name, value.shape) for name, value in model.named_buffers()) for model in models}) > 1:
+            raise InputError(
+                "members that are trained together must be of one architecture, but some of these have a slope, or "
+                "another buffer, that others have not: give a slope of zeros to a member without a line"
+            )
         self.size = len(models)
         self.device, self.dtype = device, dtype
         self.template: DeepBasisGP = deepcopy(models[0]).to(device, dtype)

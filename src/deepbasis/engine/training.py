@@ -30,6 +30,7 @@ from deepbasis.engine.progress import EpochReport, Progress
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.wave import Wave
 from deepbasis.errors import InputError, check_choice, check_positive_int
+from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import WeightPosterior
 
@@ -286,8 +287,10 @@ def _but_for_later(plain: dict[str, object]) -> dict[str, object]:
 
 
 def _description(model: DeepBasisGP) -> dict[str, str]:
-    """Tells models apart: the shape and a digest of the initial values of every parameter and buffer."""
-    return {name: f"{list(p.shape)} {_digest(p)}" for name, p in model.state_dict().items()}
+    """Tells models apart: the shape and a digest of the initial values of each parameter and buffer; the jitter."""
+    told = {name: f"{list(p.shape)} {_digest(p)}" for name, p in model.state_dict().items()}
+    jitter = getattr(model.expansion, "jitter", JITTER)
+    return told if jitter == JITTER else {**told, "jitter": f"{jitter}"}  # once the same for all, and not told
 
 
 def _digest(parameter: Tensor) -> str:

@@ -7,7 +7,7 @@ all digits at small noise; here the sums are float64 and the fit is the equal re
 
     y^T Sigma^-1 y = ||y - Phi w||^2 / s + ||w||^2.
 
-Throughout, `y` is the target minus the model's constant mean.
+Throughout, `y` is the target minus the model's prior mean.
 """
 
 import math

@@ -101,9 +101,8 @@ class DeepBasisGP(nn.Module):
         """The mean of f before any row is seen: a number, or one for each row."""
         if self.slope is None:
             return self.mean
-        return (
-            self.mean + full_product(x, self.slope.to(x.dtype)[:, None])[:, 0]
-        )  # as exact as the target that it meets
+        # In full precision: the target that it is taken from is, too.
+        return self.mean + full_product(x, self.slope.to(x.dtype)[:, None])[:, 0]
 
     def forward(self, x: Float[Tensor, "b d"]) -> Terms:
         phi, prior_var, correction, info = self.features(x)

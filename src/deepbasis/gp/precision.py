@@ -1,7 +1,8 @@
 """Matrix products that must not be rounded to tf32, whatever the rest of a training step uses.
 
 tf32 keeps 10 bits of each factor. That is enough for a network's layers; it is not where large numbers cancel, as they
-do in the whitening K_ZZ^(-1/2) k_Z(x): its factors are up to 1/sqrt(jitter) = 100 times as large as their product.
+do in the whitening K_ZZ^(-1/2) k_Z(x): its factors are up to 1/sqrt(jitter), 100 or 1,000, times as large as
+their product.
 """
 
 from typing import Any
