@@ -300,7 +300,7 @@ def test_places_are_told_in_waves_streamed_or_not(tmp_path, stream):
     new = places[5_000:]
 
     def rmse(**changes: Any) -> float:
-        model = small(epochs=25, width=32, batch_size=256, learning_rate=1e-2, **changes)
+        model = small(epochs=25, patience=25, width=32, blocks=1, batch_size=128, learning_rate=1e-2, **changes)
         model.fit_dataset(tmp_path / "places.parquet", "speed", stream=stream)
         assert model.embedding_ == changes.get("embedding", "fourier")
         return model.evaluate(new[["longitude", "latitude"]], new["speed"])["rmse"]
