@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import cycle
 from os import PathLike
 from typing import Any, Self
 
@@ -49,7 +50,7 @@ from deepbasis.planning import (
 )
 from deepbasis.predictions import Predictions
 from deepbasis.recipes import ONE_THREAD_ROWS, RECIPES, method_of
-from deepbasis.starting import Line, at_rows, distinct_rows, starting_noise, straight_line
+from deepbasis.starting import Line, at_rows, distinct_rows, slopes_by_turns, starting_noise, straight_line
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight
 from deepbasis.tables.resident import Table
 from deepbasis.tables.scanning import Roles
@@ -371,22 +372,16 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         return how.team.broadcast_object(straight_line(rows)) if wanted else None
 
     def _members(self, plan: Plan, line: Line | None, how: How) -> list[Member]:
-        """All seeds for each candidate (alpha, beta), the same for every worker.
-
-        Of what comes from the line the last digits depend on the number of threads, and a checkpoint on all of them.
-        """
+        """All seeds for each candidate (alpha, beta), the same for every worker."""
         noise = Member().noise
         if line is not None and RECIPES[self.recipe].start_from_data:
-            noise = float(f"{starting_noise(line):.3g}")
-        slopes: list[tuple[float, ...]] = [()]
-        if line is not None and self.trend_ != "none":
-            slope = tuple(round(value, 6) + 0.0 for value in line.slope.tolist())  # no -0.0
-            slopes = [slope] if self.trend_ == "linear" else [(0.0,) * len(slope), slope]
+            noise = float(f"{starting_noise(line):.3g}")  # the last digits depend on threads, and a checkpoint on all
+        slopes = slopes_by_turns(line, self.trend_)
         seeds = how.team.broadcast_object([int(seed) for seed in self._seeds()])
         return [
-            Member(seed=seed, alpha=a, beta=b, noise=noise, slope=slopes[k % len(slopes)])
+            Member(seed=seed, alpha=a, beta=b, noise=noise, slope=slope)
             for a, b in plan.pairs
-            for k, seed in enumerate(seeds)
+            for seed, slope in zip(seeds, cycle(slopes), strict=False)
         ]
 
     def _train(

@@ -59,6 +59,17 @@ def starting_noise(line: Line) -> float:
     return min(max(0.5 * line.variance_left, _LEAST), _MOST)
 
 
+def slopes_by_turns(line: Line | None, trend: str) -> list[tuple[float, ...]]:
+    """Of the prior means of members, one after another, and then from the first on again.
+
+    To six places: the last digits depend on the number of threads, and a checkpoint on all of them.
+    """
+    if line is None or trend == "none":
+        return [()]
+    slope = tuple(round(value, 6) + 0.0 for value in line.slope.tolist())  # + 0.0: not -0.0
+    return [slope] if trend == "linear" else [(0.0,) * len(slope), slope]
+
+
 def distinct_rows(rows: Rows) -> int:
     """As many inducing points of a shallow kernel can start at rows; of equal ones rounding would decide the ways."""
     return len(torch.unique(_some(rows.x), dim=0))
