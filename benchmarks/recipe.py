@@ -6,6 +6,7 @@
     python benchmarks/recipe.py --maps                               # on tables of two columns -> results/recipe/maps
     python benchmarks/recipe.py --copies                             # where inputs have copies -> results/recipe/copies
     python benchmarks/recipe.py --lines                              # where a line says most -> results/recipe/lines
+    python benchmarks/recipe.py --thousands                          # of some thousand rows -> results/recipe/thousands
     python benchmarks/recipe.py --quick                              # does it run? nothing is kept
 
 The rows are those of the duplicate-safe split without its test rows (of maps, of the random one: a place that was
@@ -224,6 +225,8 @@ LINE_TRIALS: dict[str, Trial] = {
     **{trend: replace(LINE, trend=trend) for trend in ("ridge", "ridge-unscaled", "half", "half-unscaled")},
     "inner-64": replace(LINE, inner=64),
     "rate-1e-3": replace(LINE, learning_rate=1e-3),
+    "pp-dkl": replace(LINE, method="pp-dkl", objective="ppgp"),
+    "pp-dkl-half-unscaled": replace(LINE, method="pp-dkl", objective="ppgp", trend="half-unscaled"),
     **{
         f"ridge-unscaled-{name}": replace(LINE, trend="ridge-unscaled", **{factor: value})
         for name, factor, value in (
@@ -238,6 +241,15 @@ LINE_TRIALS: dict[str, Trial] = {
 }
 LEANING = ("leaning", "leaning-rounded", "leaning-beyond")
 """A hill on a slope; the same rounded to a few values; and scored where the slope has gone on, beyond the rows."""
+
+
+THOUSANDS = replace(LINE, steps=2_000)
+THOUSANDS_TRIALS: dict[str, Trial] = {
+    "base": THOUSANDS,
+    **{f"steps-{steps}": replace(THOUSANDS, steps=steps) for steps in (3_000, 4_000, 6_000, 12_000)},
+}
+THOUSANDS_SETS = tuple(f"{name}~0~100~{rows}" for rows in (3_000, 8_000) for name in UCI)
+"""So many rows of a nested split to fit and select on, and all that there are to score."""
 
 
 SMALL = replace(BASE, beta=1.0, average=0.99, batch_size=128, steps=1_000)
@@ -296,6 +308,7 @@ def main() -> None:
     kind.add_argument("--maps", action="store_true", help="speeds at places, with trials of their own")
     kind.add_argument("--copies", action="store_true", help="inputs with thousands of copies, with trials of their own")
     kind.add_argument("--lines", action="store_true", help="where a straight line says most, with trials of their own")
+    kind.add_argument("--thousands", action="store_true", help="how long, for 3,000 and 8,000 rows of the UCI sets")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     trials, datasets = TRIALS, (*UCI, *OOKLA)
@@ -307,6 +320,8 @@ def main() -> None:
         trials, datasets, arguments.out = COPY_TRIALS, COPIES, arguments.out / "copies"
     if arguments.lines:
         trials, datasets, arguments.out = LINE_TRIALS, (*COPIES, *LEANING), arguments.out / "lines"
+    if arguments.thousands:
+        trials, datasets, arguments.out = THOUSANDS_TRIALS, THOUSANDS_SETS, arguments.out / "thousands"
     arguments.datasets = arguments.datasets or ",".join(datasets)
     if not arguments.quick:
         compare(trials, arguments)
@@ -360,7 +375,8 @@ def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
     if "@" in name:
         return _small(*name.split("@"))
     if "~" in name:
-        return _nested(*name.split("~"), data_dir)
+        name, *numbers = name.split("~")
+        return _nested(name, data_dir, *map(int, numbers))
     if name in LEANING:
         return _leaning(name)
     if name in UCI:
@@ -417,12 +433,19 @@ def _small(name: str, fold: str) -> Data:
     return Data({side: x for side, (x, _) in parts.items()}, {side: z for side, (_, z) in parts.items()})
 
 
-def _nested(name: str, outer: str, inner: str, data_dir: Path | None) -> Data:
-    """A duplicate-safe split of what is left of a duplicate-safe split without its test rows."""
+def _nested(name: str, data_dir: Path | None, outer: int, inner: int, rows: int | None = None) -> Data:
+    """A duplicate-safe split of what is left of a duplicate-safe split without its test rows.
+
+    With `rows`, nine tenths of that number to fit and one to select on.
+    """
     X, y = uci.load(name, data_dir)
-    kept = np.concatenate(splits.duplicate_safe(splits.random_split(len(y), int(outer)), X)[:2])
-    split = splits.duplicate_safe(splits.random_split(len(kept), int(inner)), X[kept])
-    parts = {side: kept[rows] for side, rows in zip(("fit", "select", "score"), split, strict=True)}
+    kept = np.concatenate(splits.duplicate_safe(splits.random_split(len(y), outer), X)[:2])
+    split = splits.duplicate_safe(splits.random_split(len(kept), inner), X[kept])
+    parts = {side: kept[own] for side, own in zip(("fit", "select", "score"), split, strict=True)}
+    if rows is not None:
+        order = np.random.default_rng(inner).permutation
+        for side, count in (("fit", 9 * rows // 10), ("select", rows // 10)):
+            parts[side] = order(parts[side])[:count]
     return _standardised(X, y, parts)
 
 
