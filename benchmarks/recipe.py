@@ -258,6 +258,7 @@ ONE_BATCH = replace(SMALL_CHOSEN, steps=2_000, batch_size=1_024, inner=64, passe
 SHALLOW = Trial(
     method="sv-rbf", objective="mml", scaling="product", learning_rate=5e-2, noise=None, steps=400, alpha=0.1
 )
+SHALLOW_CHOSEN = replace(SHALLOW, selection="last", kernel_learning_rate=0.5, jitter=1e-6)
 SMALL_TRIALS: dict[str, Trial] = {
     "base": SMALL,
     "steps-500": replace(SMALL, steps=500),
@@ -282,10 +283,10 @@ SMALL_TRIALS: dict[str, Trial] = {
     "shallow-last-kernel-1": replace(SHALLOW, selection="last", kernel_learning_rate=1.0),
     "shallow-last-all-0.5": replace(SHALLOW, selection="last", learning_rate=0.5),
     "shallow-linear": replace(SHALLOW, method="sv-rbf-linear", selection="last", kernel_learning_rate=0.5),
-    "shallow-jitter-1e-6": replace(SHALLOW, selection="last", kernel_learning_rate=0.5, jitter=1e-6),
-    "shallow-linear-jitter-1e-6": replace(
-        SHALLOW, method="sv-rbf-linear", selection="last", kernel_learning_rate=0.5, jitter=1e-6
-    ),
+    "shallow-jitter-1e-6": SHALLOW_CHOSEN,
+    "shallow-linear-jitter-1e-6": replace(SHALLOW_CHOSEN, method="sv-rbf-linear"),
+    "shallow-noise-0.2": replace(SHALLOW_CHOSEN, noise_learning_rate=0.2),
+    "shallow-linear-noise-0.2": replace(SHALLOW_CHOSEN, method="sv-rbf-linear", noise_learning_rate=0.2),
 }
 SMALL_SETS = tuple(
     f"{name}@{k}"

@@ -43,7 +43,7 @@ def test_what_is_held_at_a_time_fits_into_the_limit(process):
     for limit in (500 * MIB, 2**30, 2 * 2**30, 64 * 2**30):
         for columns, width in ((1, 1), (10, 13), (300, 2000)):
             left = limit - 400 * MIB
-            sizes = Budget.of(limit).sizes(8 * columns, columns, width + 1, 4)
+            sizes = Budget.of(limit).sizes(8 * columns, columns, width + 1, 4, mixing=True)
             blocks = sizes.block_rows * (16 * columns + 16 * columns + 5 * 4 * (width + 1))
             buffer = sizes.buffer_rows * 4 * (width + 1)
             assert sizes.block_rows == 1024 or blocks <= left / 8
@@ -52,11 +52,41 @@ def test_what_is_held_at_a_time_fits_into_the_limit(process):
 
 
 def test_what_is_taken_is_not_given_twice(process):
-    free, taken = Budget.of(2**30).sizes(80, 10, 14, 4), Budget.of(2**30, 500 * MIB).sizes(80, 10, 14, 4)
+    free, taken = (Budget.of(2**30, taken).sizes(80, 10, 14, 4, mixing=True) for taken in (0, 400 * MIB))
     assert taken.buffer_rows < 0.25 * free.buffer_rows
     assert Budget.of(2**30).members_at_a_time(8, 10 * MIB) == 8
-    assert Budget.of(2**30).members_at_a_time(80, 10 * MIB) == (1024 - 400) // 3 // 10
+    assert Budget.of(2**30).members_at_a_time(80, 10 * MIB) == (1024 - 512) // 3 // 10
     assert Budget.of(2**30).members_at_a_time(80, 2**40) == 1
+
+
+@pytest.mark.parametrize("memory", [700 * MIB, 2**30, 8 * 2**30])
+def test_the_same_limit_gives_the_same_sizes_whatever_the_process_holds(monkeypatch, memory):
+    found = []
+    for resident in (200 * MIB, 317 * MIB + 4096, 450 * MIB):
+        monkeypatch.setattr(budget, "_resident", lambda resident=resident: resident)
+        given = Budget.of(memory, 50 * MIB)
+        found.append((given.sizes(800, 100, 120, 4, mixing=True), given.members_at_a_time(80, MIB)))
+    assert found[0] == found[1] == found[2]
+
+
+def test_without_a_limit_the_sizes_do_not_follow_what_is_free_from_moment_to_moment(process, monkeypatch):
+    found = set()
+    for free in (9 * 2**30, 11 * 2**30 + 12345, 15 * 2**30):
+        monkeypatch.setattr(budget, "available", lambda free=free: free)
+        found.add(Budget.of(None, 50 * MIB).sizes(8_000, 1_000, 1_200, 4, mixing=True))
+    assert len(found) == 1
+    monkeypatch.setattr(budget, "available", lambda: 2**30)
+    assert Budget.of(None, 50 * MIB).sizes(8_000, 1_000, 1_200, 4, mixing=True) not in found
+
+
+def test_sizes_that_do_not_fit_beside_a_large_process_are_refused(monkeypatch):
+    """They are not made smaller: another order of the rows is another fit. What the message asks for is enough."""
+    monkeypatch.setattr(budget, "_resident", lambda: 900 * MIB)
+    wide = (8_000, 1_000, 1_200, 4)
+    Budget.of(2**30).sizes(*wide)  # the blocks alone fit
+    with pytest.raises(InputError, match=r"memory of 1.0 GiB is too little: .* give at least 1.2 GiB"):
+        Budget.of(2**30).sizes(*wide, mixing=True)
+    Budget.of(parse_memory("1.2GiB")).sizes(*wide, mixing=True)
 
 
 def test_too_little_is_said_at_once_with_what_is_needed(process):

@@ -235,7 +235,7 @@ def test_a_dnn_has_the_variance_of_rows_that_it_has_not_seen(runs: list[tuple[An
 
 def test_a_fit_of_all_steps_has_several_passes_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the default does it, but for their number."""
-    recipe = replace(RECIPES["default"], fewest_steps=100, epochs=1)
+    recipe = replace(RECIPES["default"], small_steps=100, epochs=1)
     monkeypatch.setattr(planning, "RECIPES", {"default": recipe})
     X, y = easy(200)
     model = small(epochs="auto", learning_rate="auto").fit(X, y)

@@ -23,6 +23,7 @@ from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, FileFormatError, InputError
 from deepbasis.planning import make_plan
 from deepbasis.starting import starting_noise, straight_line
+from deepbasis.tables import csv_blocks
 from deepbasis.tables.held_out import HeldOut
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
 from deepbasis.tables.scanning import Roles
@@ -416,6 +417,42 @@ def test_exact_training_is_that_of_the_same_rows_in_memory(folder):
     assert len(fitted.history_[0]["train_loss"]) == 2
 
 
+def test_exact_training_reads_every_row_once_for_each_sum(folder, monkeypatch):
+    """A step needs two: of the gradient, and of the new solution; and there is a solution before the first."""
+    survey = survey_of(folder)
+    encoder = encoder_of(survey)
+    model = small(objective="mml", epochs=5, dtype="float64")
+    plan = make_plan(model, survey.statistics.rows, streamed=True)
+    model.preprocessor_ = survey.preprocessor()
+    model._settle(survey.statistics.rows)
+    read = []
+    blocks = Source.blocks
+
+    def counted(self: Source, *more: Any) -> Any:
+        for block in blocks(self, *more):
+            read.append(len(block))
+            yield block
+
+    monkeypatch.setattr(Source, "blocks", counted)
+    with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
+        outcome = train(model._build, [Member(seed=3)], stream, survey.validation(encoder), plan.settings)[0]
+    assert len(outcome.history["train_loss"]) == 5
+    assert sum(read) == (1 + 2 * 5) * survey.source.rows
+
+
+def test_a_pass_is_every_training_row_in_the_order_of_the_files(folder, whole, held):
+    survey = survey_of(folder)
+    encoder = encoder_of(survey)
+    plan = make_plan(small(), survey.statistics.rows, streamed=True)
+    with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
+        assert stream.open_pass is not None
+        for rows in (300, 5000):
+            parts = list(stream.open_pass(rows))
+            assert max(len(y) for _, y in parts) == min(rows, survey.statistics.rows)
+            y = torch.cat([y for _, y in parts])
+            np.testing.assert_allclose(y, survey.statistics.target().transform(whole["price"][~held]), rtol=1e-12)
+
+
 # ---- size, steps, memory ---------------------------------------------------------------------------------------------
 
 
@@ -472,8 +509,8 @@ def test_no_more_rows_are_held_than_the_memory_allows(folder, monkeypatch):
         return stream(self, encoder, plan, sizes, *more)
 
     monkeypatch.setattr(streaming.Survey, "stream", noted)
-    resident = budget._resident()
-    for memory in (resident + 90 * 2**20, resident + 1000 * 2**20):
+    monkeypatch.setattr(budget, "_resident", lambda: 409 * 2**20)
+    for memory in ("500MiB", "1500MiB"):
         small(epochs=1).fit_dataset(folder, "price", drop=DROP, memory=memory, stream=True)
     assert seen[0].buffer_rows < seen[1].buffer_rows
     assert seen[0].block_rows <= seen[1].block_rows
@@ -509,6 +546,40 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(folder, tmp_path, 
     np.testing.assert_array_equal(resumed.history_[0]["validation"], expected.history_[0]["validation"])
     with pytest.raises(CheckpointMismatchError, match="training data"):
         small(epochs=6).fit_dataset(f"{folder}/part-[01].parquet", "price", checkpoint=tmp_path / "c", **arguments)
+
+
+def test_a_seed_decides_a_streamed_fit_and_its_checkpoint_whatever_the_process_holds(tmp_path, monkeypatch):
+    """Numbers far from 0, whose mean depends in its last bits on how the rows are cut into blocks."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(40_000, 31)) + 1e6
+    table = pa.table({f"x{k}": column for k, column in enumerate(values.T)})
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=40_000)
+    models = []
+    for k, resident in enumerate((400, 500, 450)):
+        monkeypatch.setattr(budget, "_resident", lambda resident=resident: resident * 2**20)
+        models.append(
+            small(batch_size=512).fit_dataset(
+                tmp_path / "t.parquet",
+                "x30",
+                stream=True,
+                memory="900MiB",
+                max_steps=80,
+                checkpoint=tmp_path / f"run{k % 2}",
+            )
+        )
+    for model in models[1:]:
+        assert model.preprocessor_ == models[0].preprocessor_
+        for ours, theirs in zip(model.models_[0].parameters(), models[0].models_[0].parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_a_run_does_not_go_on_in_another_order(folder, tmp_path, monkeypatch):
+    """Other blocks or another buffer would deal out other batches from there on."""
+    monkeypatch.setattr(budget, "_resident", lambda: 409 * 2**20)
+    arguments = {"drop": DROP, "stream": True, "checkpoint": tmp_path / "c"}
+    small(epochs=1).fit_dataset(folder, "price", memory="600MiB", **arguments)
+    with pytest.raises(CheckpointMismatchError, match=r"training data is .* mixed among \d+"):
+        small(epochs=1).fit_dataset(folder, "price", memory="550MiB", **arguments)
 
 
 def test_a_checkpoint_needs_a_seed(folder, tmp_path):
@@ -552,6 +623,38 @@ def with_cell(column: str, row: int, value: Any) -> Callable[[pd.DataFrame], pd.
 def test_a_bad_cell_is_named_with_its_file_and_row(tmp_path, change, words):
     with pytest.raises(InputError, match=words):
         small().fit_dataset(broken(change, tmp_path), "price", stream=True)
+
+
+@pytest.mark.parametrize("role", ["target", "validation target", "weight"])
+def test_text_among_the_numbers_of_a_csv_is_named_with_its_file_row_and_value(folder, tmp_path, monkeypatch, role):
+    """Also in a later block than the first."""
+    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 2_000)
+    table = frame(200, 8).astype({"price": object, "weight": object})
+    table.loc[150, "weight" if role == "weight" else "price"] = "n.a. yet"
+    table.to_csv(tmp_path / "t.csv", index=False)
+    column = "weight" if role == "weight" else "target"
+    value = r"must hold numbers, got 'n.a. yet' in row 150 \(counting from 0\)"
+    words = rf"^{column} column '\w+' of '{tmp_path}/t.csv' {value}"
+    data, aside = (folder, tmp_path / "t.csv") if role == "validation target" else (tmp_path / "t.csv", None)
+    drop = ["shop"] if role == "weight" else DROP
+    weight = "weight" if role == "weight" else None
+    with pytest.raises(InputError, match=words):
+        small().fit_dataset(data, "price", weight=weight, drop=drop, validation=aside, stream=True)
+
+
+def test_numbers_written_as_text_are_no_target(tmp_path):
+    table = frame(50, 8).drop(columns=[*DROP])
+    table.assign(price=table["price"].astype(str)).to_parquet(tmp_path / "t.parquet", index=False)
+    with pytest.raises(InputError, match=r"'price' of '.*t.parquet' must hold numbers, and holds them as text; conv"):
+        small().fit_dataset(tmp_path, "price", stream=True)
+
+
+def test_dates_for_a_target_are_named(folder, tmp_path):
+    table = frame(50, 8).drop(columns=[*DROP])
+    table.assign(price=table["day"]).to_parquet(tmp_path / "t.parquet", index=False)
+    words = r"target column 'price' of '.*t.parquet' must hold numbers, got 202\d-\S+ in row 0 \("
+    with pytest.raises(InputError, match=words):
+        small().fit_dataset(folder, "price", drop=DROP, validation=tmp_path / "t.parquet", stream=True)
 
 
 def test_a_column_that_says_nothing_is_named(tmp_path):

@@ -23,6 +23,11 @@ def check_arguments(given: Any) -> None:
                 "method 'dnn' has no distribution over its weights: objective must be 'mse' or None, got "
                 f"{given.objective!r}"
             )
+        if given.method != "dnn" and given.objective == "mse":
+            raise InputError(
+                f"objective 'mse' says nothing about the distribution of the weights that method {given.method!r} has: "
+                "take method='dnn', or another objective"
+            )
     check_choice("embedding", given.embedding, {"auto", *EMBEDDINGS})
     if METHODS[method_of(given.method)].backbone == "identity" and given.embedding not in ("auto", "none"):
         raise InputError(

@@ -1,9 +1,13 @@
 """Memory: how much may be used, and what a table that is streamed makes of it.
 
-    the limit  =  this process as it is  +  members in training  +  validation rows
+    the limit  =  this process (half a GiB)  +  members in training  +  validation rows
                   +  blocks being read (an eighth of what is left)  +  the shuffle buffer (a quarter)  +  slack
 
 The slack is for what cannot be foreseen from outside: Arrow's pages, the allocator's holes, temporaries of the engine.
+
+The sizes decide in which order rows are trained on, so they are made of the limit and the table alone: a seed then
+decides the fit, and a run can go on in another process. What this process holds at the moment decides only whether they
+fit.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ GIB = 2**30
 
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": GIB, "t": 2**40}
 _RESIDENT_COPIES = 6  # of a table's bytes while it is fitted in memory: as read, split, encoded, as tensors
-_PROCESS = 512 * 2**20  # this process, where the system does not tell
+_PROCESS = 512 * 2**20  # this process when it has imported everything, about
+_MOST_UNASKED = 8 * GIB  # without a limit
 _BLOCK_ROWS = (1_024, 65_536)  # fewer is slow, more is no faster
 _BUFFER_ROWS = 4_000_000  # more rows do not mix better
 _LEAST = 32 * 2**20  # to read with
@@ -46,9 +51,9 @@ def words(size: float) -> str:
 
 def available() -> int:
     """What this machine, or the container that this process runs in, has to give."""
-    sizes = [_meminfo(), _container()]
-    known = [size for size in sizes if size is not None]
-    return min(known) if known else 4 * GIB
+    from deepbasis.engine.memory import available_on_host  # brings torch
+
+    return available_on_host()
 
 
 def fits_in_memory(rows: int, row_bytes: int, memory: int | None) -> bool:
@@ -72,35 +77,58 @@ class Budget:
 
     limit: int
     taken: int
+    """By this process as it is now, and by what comes on top of it."""
+    room: int
+    """What sizes are made of: what the limit leaves a process of the usual size."""
 
     @classmethod
     def of(cls, memory: int | None, taken: int = 0) -> Budget:
         """`taken` is what comes on top of the process as it is now: members, validation rows."""
-        limit = min(available() // 2, 8 * GIB) + _resident() if memory is None else memory
-        budget = cls(limit, _resident() + taken)
+        if memory is None:  # what is free changes from moment to moment, the power of two below it hardly ever
+            free = min(available() // 2, _MOST_UNASKED)
+            limit, room = free + _resident(), _power_of_two(free)
+        else:
+            limit, room = memory, memory - _PROCESS
+        budget = cls(limit, _resident() + taken, max(room - taken, _LEAST))
         if budget.left < _LEAST:
-            raise InputError(
-                f"memory of {words(limit)} is too little: {words(budget.taken)} are taken before a row is read; "
-                f"give at least {words(budget.taken + 4 * _LEAST)}, or use fewer members or a smaller batch_size"
-            )
+            raise budget._too_little(budget.taken + 4 * _LEAST)
         return budget
 
     @property
     def left(self) -> int:
         return self.limit - self.taken
 
-    def sizes(self, raw_bytes: int, columns: int, width: int, item_bytes: int) -> Sizes:
-        """For rows of `raw_bytes` in the file with `columns` columns, that become `width` numbers of `item_bytes`."""
+    def sizes(self, raw_bytes: int, columns: int, width: int, item_bytes: int, *, mixing: bool = False) -> Sizes:
+        """For rows of `raw_bytes` in the file with `columns` columns, that become `width` numbers of `item_bytes`.
+
+        The buffer is for `mixing`; otherwise there is none.
+        """
         encoded = width * item_bytes
         while_read = 2 * raw_bytes + 16 * columns + (3 + _QUEUE) * encoded
         fewest, most = _BLOCK_ROWS
-        block_rows = min(max(self.left // 8 // while_read, fewest), most)
-        buffer_rows = min(max(self.left // 4 // max(encoded, 1), block_rows), _BUFFER_ROWS)
+        block_rows = min(max(self.room // 8 // while_read, fewest), most)
+        buffer_rows = min(max(self.room // 4 // max(encoded, 1), block_rows), _BUFFER_ROWS) if mixing else 0
+        missing = block_rows * while_read + buffer_rows * encoded - self.left
+        if missing > 0:  # of each byte more at most 3 of 8 go into larger sizes
+            raise self._too_little(self.limit + missing * 8 // 5)
         return Sizes(block_rows, buffer_rows)
 
     def members_at_a_time(self, members: int, bytes_per_member: int) -> int:
-        """How many may train together within a third of what is left."""
-        return min(members, max(1, self.left // 3 // bytes_per_member))
+        """How many may train together within a third of the room."""
+        return min(members, max(1, self.room // 3 // bytes_per_member))
+
+    def _too_little(self, enough: int) -> InputError:
+        digit = GIB // 10 if enough >= GIB else 2**20  # the last that `words` tells
+        enough += -enough % digit
+        return InputError(
+            f"memory of {words(self.limit)} is too little: {words(self.taken)} are taken before a row is read; "
+            f"give at least {words(enough)}, or use fewer members or a smaller batch_size"
+        )
+
+
+def _power_of_two(size: int) -> int:
+    """The largest that is not above it."""
+    return 1 << (max(size, 1).bit_length() - 1)
 
 
 def _resident() -> int:
@@ -110,20 +138,3 @@ def _resident() -> int:
         return pages * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return _PROCESS
-
-
-def _meminfo() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, ValueError, StopIteration):
-        return None
-
-
-def _container() -> int | None:
-    """What the control group leaves, where there is a limit."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
-    except (OSError, ValueError):
-        return None

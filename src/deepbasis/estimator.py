@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Collection
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace
 from itertools import cycle
 from os import PathLike
@@ -190,7 +191,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     ) -> Self:
         """Fit to a table X (array or DataFrame) and a target y; validate on X_val, y_val if given."""
         self._check_parameters()
-        return self._fit_table(X, y, sample_weight, groups, X_val, y_val, How())
+        # A fit that fails leaves what there was before.
+        return self._take_over(copy(self)._fit_table(X, y, sample_weight, groups, X_val, y_val, How()))
 
     def fit_dataset(
         self,
@@ -228,14 +230,18 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         aside = None if validation is None else Source.open(validation, [*roles.features, roles.target])
         if stream is None:  # workers may have different memories, and must do the same
             stream = team.agree(not fits_in_memory(source.rows, source.row_bytes(), limit))
+        fitted = copy(self)
         if stream:
-            return self._fit_streamed(source, roles, aside, limit, how)
+            return self._take_over(fitted._fit_streamed(source, roles, aside, limit, how))
         table, beside = source.to_pandas(), None if aside is None else aside.to_pandas()
         y = check_target(table[target], f"target column '{target}' of {source.name}")
         weights = None if weight is None else check_weight(table[weight], len(y), f"weight column '{weight}'")
         labels = None if groups is None else table[groups]
-        X_val, y_val = (None, None) if beside is None else (beside[roles.features], beside[target])
-        return self._fit_table(table[roles.features], y, weights, labels, X_val, y_val, how)
+        X_val, y_val = None, None
+        if aside is not None and beside is not None:
+            X_val = beside[roles.features]
+            y_val = check_target(beside[target], f"target column '{target}' of {aside.name}")
+        return self._take_over(fitted._fit_table(table[roles.features], y, weights, labels, X_val, y_val, how))
 
     def _fit_table(self, X: Any, y: Any, sample_weight: Any, groups: Any, X_val: Any, y_val: Any, how: How) -> Self:
         devices.present(self.device)
@@ -278,9 +284,12 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             self._look_at(predicted, held_out, mean, weighted_mean((y_known - mean).square(), weight))
         return self
 
-    def _take_over(self, fitted: Self) -> None:
-        """Everything that a fit gives."""
+    def _take_over(self, fitted: Self) -> Self:
+        """Everything that a fit gives, and nothing of one before."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
         self.__dict__.update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
+        return self
 
     def _settle(self, rows: int) -> None:
         """What the model is to be, for so many rows to fit."""
@@ -290,6 +299,13 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     def _fit_rows(self, data: Rows, validation: Rows, how: How) -> bool:
         """True if it was interrupted."""
         plan = make_plan(self, len(data), max_steps=how.max_steps)
+        if how.max_steps is not None and plan.steps > how.max_steps:
+            warnings.warn(
+                f"max_steps={how.max_steps} is less than one pass over the {len(data)} rows to fit, of {plan.steps} "
+                "steps, which a fit in memory makes: take larger batches, or a stream, which may end sooner",
+                FitWarning,
+                stacklevel=6,
+            )
         self._settle(len(data))
         if self._starts_at_rows():
             self.rank_ = min(self.rank_, distinct_rows(data))
@@ -404,8 +420,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             )
         seeds = len(members) // len(plan.pairs)
         teams = [outcomes[k : k + seeds] for k in range(0, len(outcomes), seeds)]
-        best = min(teams, key=lambda team: np.mean([outcome.best_score for outcome in team]))
-        usable = [outcome for outcome in best if outcome.best_epoch > 0]
+        usable = min(
+            ([outcome for outcome in team if outcome.best_epoch > 0] for team in teams), key=_failed_then_score
+        )
         interrupted = any(outcome.status == "interrupted" for outcome in outcomes)
         if not usable and interrupted:
             raise UnfinishedError("the fit was interrupted before its first epoch had ended")
@@ -443,8 +460,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     @torch.no_grad()
     def _give_residual_variance(self, validation: Rows) -> None:
         """A DNN has no variance of its own: each member predicts with that of its validation residuals."""
-        for model in self.models_:
-            squared = (validation.y - model(validation.x).mean).square()
+        for model, mean in zip(self.models_, self.ensemble_.predict(validation.x).means, strict=True):
+            squared = (validation.y - mean).square()
             variance = max(float(weighted_mean(squared, validation.weight)), 2.0 * NOISE_FLOOR)
             model.noise.raw.fill_(math.log(variance - NOISE_FLOOR))
         self._set_models(self.models_, validation.x.dtype, self.ensemble_.stack.device)
@@ -471,18 +488,22 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
 
         Its `mean` and `variance` are in the units that the target is trained in.
         """
-        weight = validation.weight
-        scaled = predicted.affine(self.target_.scale, self.target_.mean)
-        self.validation_ = metrics.evaluate(scaled, validation.y * self.target_.scale + self.target_.mean, weight)
-        variance = variance.clamp_min(NOISE_FLOOR)
-        constant = Gaussian(mean.expand_as(validation.y), variance.expand_as(validation.y))
-        self.validation_["nll_constant"] = float(metrics.nll(constant, validation.y, weight)) + math.log(
-            self.target_.scale
-        )
-        loss = constant.log_prob(validation.y) - predicted.log_prob(validation.y)
-        if len(loss) >= _HEALTH_ROWS and loss.mean() > 2.0 * loss.std() / math.sqrt(len(loss)):
+        y, weight = validation.y.double(), None if validation.weight is None else validation.weight.double()
+        # In double precision: beside a large mean float32 has no digits left for what varies.
+        exactly = GaussianMixture(predicted.means.double(), predicted.variances.double(), predicted.weights)
+        units = (self.target_.scale, self.target_.mean)
+        self.validation_ = metrics.evaluate(exactly.affine(*units), y * units[0] + units[1], weight)
+        constant = Gaussian(*(value.double().expand_as(y) for value in (mean, variance.clamp_min(NOISE_FLOOR))))
+        self.validation_["nll_constant"] = float(metrics.nll(constant, y, weight)) + math.log(units[0])
+        if variance <= NOISE_FLOOR:  # a constant target: nothing can be better
+            return
+        loss = constant.log_prob(y) - exactly.log_prob(y)
+        worse = weighted_mean(loss, weight)
+        shares = torch.full_like(loss, 1.0 / len(loss)) if weight is None else weight / weight.sum()
+        error = (shares * (loss - worse)).square().sum().sqrt()
+        if 1.0 / shares.square().sum() >= _HEALTH_ROWS - 0.5 and worse > 2.0 * error:
             warnings.warn(
-                f"on the {len(loss)} validation rows this model's NLL is {float(loss.mean()):.3g} nats worse than that "
+                f"on the {len(loss)} validation rows this model's NLL is {float(worse):.3g} nats worse than that "
                 "of a constant Gaussian: the inputs may say nothing about the target, or the fit went wrong; try more "
                 "rows, a smaller learning_rate, a larger alpha, or another method",
                 FitWarning,
@@ -511,3 +532,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _failed_then_score(usable: list[Outcome]) -> tuple[int, float]:
+    """The order of ensembles of one size: first those of which fewer members failed, then by their mean score."""
+    return -len(usable), float(np.mean([outcome.best_score for outcome in usable])) if usable else math.inf

@@ -55,6 +55,7 @@ def _contents(regressor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     parameters = {k: v.item() if isinstance(v, np.generic) else v for k, v in regressor.get_params().items()}
     if not isinstance(parameters["random_state"], int | None):
         parameters["random_state"] = None  # a generator's state is not part of the model
+    parameters["device"] = str(parameters["device"])  # it may be a torch.device
     names = getattr(regressor, "feature_names_in_", None)
     return tensors, {
         "version": __version__,
@@ -71,6 +72,7 @@ def _contents(regressor: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "validation": regressor.validation_,
         "alpha": regressor.alpha_,
         "beta": regressor.beta_,
+        "rows": getattr(regressor, "rows_", None),
         "n_features": regressor.n_features_in_,
         "feature_names": None if names is None else [str(name) for name in names],
     }
@@ -112,6 +114,8 @@ def _restored(make: Any, tensors: dict[str, Tensor], metadata: dict[str, Any], d
     regressor.target_ = TargetScaler.from_state(metadata["target"])
     regressor.alpha_, regressor.beta_ = (check_number(name, metadata[name], at_least=0.0) for name in ("alpha", "beta"))
     regressor.validation_ = {str(k): check_number(k, v, at_least=-math.inf) for k, v in metadata["validation"].items()}
+    if metadata.get("rows") is not None:  # once it was not told
+        regressor.rows_ = check_positive_int("rows", metadata["rows"])
     _restore_columns(regressor, metadata)
     members = check_positive_int("members", metadata["members"])
     parts = {tuple(name.split("/")[:2]) for name in tensors if not name.startswith("preprocessor/")}

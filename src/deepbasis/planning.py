@@ -37,6 +37,7 @@ class Plan:
     device: torch.device
     epoch_rows: int
     """Rows of an epoch: all of them, or a piece where the table is streamed."""
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         if passes is None and given.patience == "auto" and objective != EXACT:
             passes_an_epoch = min(epochs, max(1, recipe.validation_steps // steps))
             epochs //= passes_an_epoch
-    steps = epochs * passes_an_epoch * -(-epoch_rows // int(batch_size))
+    steps = epochs * passes_an_epoch * (1 if objective == EXACT else -(-epoch_rows // int(batch_size)))
     patience = max(1, round(recipe.patience_share * epochs)) if given.patience == "auto" else given.patience
     precision = given.dtype
     if precision == "auto":
@@ -78,8 +79,9 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     shallow = _is_shallow(given)
     rate = recipe.shallow_learning_rate if shallow else recipe.learning_rate
     kernel_rate = recipe.shallow_kernel_rate if shallow else None
+    noise_rate = recipe.shallow_noise_rate if shallow else recipe.noise_learning_rate
     if given.learning_rate != "auto":
-        rate, kernel_rate = float(given.learning_rate), None
+        rate, kernel_rate, noise_rate = float(given.learning_rate), None, recipe.noise_learning_rate
     settings = Settings(
         objective=objective,
         corrected=METHODS[method_of(given.method)].corrected,
@@ -87,17 +89,17 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         passes=passes_an_epoch,
         batch_size=int(batch_size),
         learning_rate=rate,
-        noise_learning_rate=recipe.noise_learning_rate,
+        noise_learning_rate=noise_rate,
         kernel_learning_rate=kernel_rate,
         weight_decay=given.weight_decay,
         schedule=recipe.schedule,
         average=None if objective == EXACT else recipe.average,
-        selection="last" if shallow else recipe.selection,
+        selection="last" if shallow and given.patience == "auto" else recipe.selection,
         patience=int(patience),
         precision=precision,
         compile=on_gpu and steps >= _COMPILE_STEPS if given.compile == "auto" else bool(given.compile),
     )
-    return Plan(settings, weights_for(recipe, objective, given.alpha, given.beta), device, epoch_rows)
+    return Plan(settings, weights_for(recipe, objective, given.alpha, given.beta), device, epoch_rows, steps)
 
 
 def _is_shallow(given: Any) -> bool:

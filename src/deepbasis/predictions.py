@@ -84,7 +84,9 @@ class Predictions:
     ) -> Callable[[Any], NDArray[np.float64]]:
         """Draws of the noise-free function: X -> [rows, n]; the same n functions at every call.
 
-        Their variance is the calibrated one, by draws that are as much farther from their member's mean.
+        Their variance is the calibrated one, by draws that are as much farther from their member's mean. Of a method
+        with inducing points, such as the shallow kernels that a small table may have, they lack the correction of
+        Eq. 4, which has no weights to draw: far from all rows they are nearer together than `predict_dist` says.
         """
         check_is_fitted(self)
         check_positive_int("n", n)

@@ -45,9 +45,12 @@ class Recipe:
     """Up to here a step takes every row."""
     epochs: int
     """Within the steps below; but `fewest_epochs` at least."""
+    small_steps: int
+    """The fewest for a small table."""
     fewest_steps: int
+    """The fewest for another."""
     gpu_steps: int
-    """The fewest on a GPU, where a step costs far less, for a table that is not small."""
+    """The same on a GPU, where a step costs far less."""
     most_steps: int
     fewest_epochs: int
     exact_steps: int
@@ -79,7 +82,9 @@ class Recipe:
     shallow_learning_rate: float
     """For objective="mml"."""
     shallow_kernel_rate: float | None
-    """For the logarithms of variances and lengthscales, which must travel far where a column says nothing."""
+    """For the logarithms of its variance and lengthscales, which must travel far where a column says nothing."""
+    shallow_noise_rate: float
+    """For the log of its noise variance, which must travel far where there is hardly any, in few steps."""
     shallow_jitter: float
     """Of the kernel matrix of its inducing points, relative to its diagonal."""
 
@@ -99,7 +104,8 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             batch_size=512,
             full_batch_rows=1_024,
             epochs=150,
-            fewest_steps=2_000,
+            small_steps=2_000,
+            fewest_steps=2_700,
             gpu_steps=12_000,
             most_steps=20_000,
             fewest_epochs=5,
@@ -118,6 +124,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             shallow_methods=("sv-rbf", "sv-rbf-linear"),
             shallow_learning_rate=5e-2,
             shallow_kernel_rate=0.5,
+            shallow_noise_rate=0.2,
             shallow_jitter=1e-6,
         ),
         "paper": Recipe(
@@ -133,6 +140,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             batch_size=1_024,
             full_batch_rows=1_024,
             epochs=400,
+            small_steps=1,
             fewest_steps=1,
             gpu_steps=1,
             most_steps=10**9,
@@ -152,6 +160,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             shallow_methods=(),
             shallow_learning_rate=1e-3,
             shallow_kernel_rate=None,
+            shallow_noise_rate=1e-3,
             shallow_jitter=JITTER,
         ),
     }
@@ -166,7 +175,9 @@ def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: 
     if exact:
         return recipe.exact_steps
     steps_an_epoch = -(-rows // batch_size)
-    fewest = recipe.gpu_steps if on_gpu and rows > recipe.small_rows else recipe.fewest_steps
+    fewest = recipe.gpu_steps if on_gpu else recipe.fewest_steps
+    if rows <= recipe.small_rows:
+        fewest = recipe.small_steps
     steps = min(max(recipe.epochs * steps_an_epoch, fewest), recipe.most_steps)
     return max(recipe.fewest_epochs, steps // steps_an_epoch)
 
@@ -199,13 +210,13 @@ def stream_epochs_for(
 
 
 def weights_for(recipe: Recipe, objective: str, alpha: float | str, beta: float | str) -> list[tuple[float, float]]:
-    """Every (alpha, beta) to try: one where the objective has no such weight or the user gave it."""
+    """Every (alpha, beta) to try: where the user gave one, or the objective has none, that."""
     alphas = recipe.alphas if alpha == "auto" else (float(alpha),)
     betas = recipe.betas if beta == "auto" else (float(beta),)
-    if objective != "dppgp":
-        alphas = alphas[:1]
-    if objective not in ("dppgp", "ppgp"):
-        betas = betas[:1]
+    if not objective.startswith("dppgp"):
+        alphas = (0.0,)
+    if not objective.startswith(("dppgp", "ppgp")):
+        betas = (1.0,) if objective == "elbo" else (0.0,)
     return [(a, b) for a in alphas for b in betas]
 
 

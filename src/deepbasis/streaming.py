@@ -7,7 +7,7 @@ with survey.stream(encoder, plan, sizes, seed) as data:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ from deepbasis.tables.counting import RowCounter
 from deepbasis.tables.held_out import HeldOut, most_rows
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.scanning import Encoder, Held, Roles, scan
-from deepbasis.tables.shuffling import Prefetcher, Shard, batches, mixed
+from deepbasis.tables.shuffling import Piece, Prefetcher, Shard, batches, mixed
 from deepbasis.tables.sources import Source
 from deepbasis.tables.statistics import Statistics
 from deepbasis.tables.targets import TargetScaler
@@ -71,34 +71,45 @@ class Survey:
         mine = shard.share(plan.epoch_rows, self.statistics.rows)
         buffer_rows = min(sizes.buffer_rows, max(mine, 1))
 
-        def shuffled(epoch: int) -> Iterator[Array]:
+        def read(epoch: int) -> Iterator[Array]:
+            return self._blocks(encoder, shard.pieces(epoch, mine, seed), sizes.block_rows)
+
+        def mix(epoch: int, blocks: Iterable[Array]) -> Iterator[Array]:
             rng = np.random.default_rng([seed, 2, team.rank, team.size, epoch])
-            blocks = self._blocks(encoder, shard, epoch, mine, seed, sizes.block_rows)
             return mixed(blocks, buffer_rows, sizes.block_rows, rng)
 
-        reader = Prefetcher(shuffled, plan.settings.epochs, sizes.queue)
+        def read_in_order(_: int) -> Iterator[Array]:
+            return self._blocks(encoder, shard.all_pieces(), sizes.block_rows)
+
+        epochs = Prefetcher(read, plan.settings.epochs, sizes.queue, mix)
+        passes = Prefetcher(read_in_order, 1, sizes.queue)
 
         def open_epoch(epoch: int) -> Iterator[tuple[Tensor, ...]]:
-            for batch in batches(reader.epoch(epoch), team.share(plan.settings.batch_size)):
+            for batch in batches(epochs.epoch(epoch), team.share(plan.settings.batch_size)):
                 yield _parts(torch.from_numpy(batch), encoder)
 
+        def open_pass(rows: int) -> Iterator[tuple[Tensor, ...]]:
+            for chunk in batches(passes.epoch(0), rows):
+                yield _parts(torch.from_numpy(chunk), encoder)
+
+        order = f"seed {seed}, blocks of {sizes.block_rows} rows, mixed among {sizes.buffer_rows}"
         try:
             yield Stream(
                 open_epoch,
                 rows=self.statistics.rows,
                 columns=encoder.preprocessor.width,
-                name=f"{self.source.fingerprint()} seed {seed}",
+                name=f"{self.source.fingerprint()}, {order}",
                 epoch_rows=plan.epoch_rows,
                 total_weight=None if self.roles.weight is None else self.statistics.mass,
+                open_pass=open_pass,
             )
         finally:
-            reader.close()
+            epochs.close()
+            passes.close()
 
-    def _blocks(
-        self, encoder: Encoder, shard: Shard, epoch: int, rows: int, seed: int, block_rows: int
-    ) -> Iterator[Array]:
-        """The rows of an epoch, unit by unit."""
-        for unit, skip, take in shard.pieces(epoch, rows, seed):
+    def _blocks(self, encoder: Encoder, pieces: Iterable[Piece], block_rows: int) -> Iterator[Array]:
+        """The rows of an epoch, or of a pass, unit by unit."""
+        for unit, skip, take in pieces:
             for block in encoder.training_rows(self.source, self.held_out, unit, block_rows):
                 part = block[skip : skip + take]
                 skip, take = max(0, skip - len(block)), take - len(part)
@@ -151,6 +162,7 @@ def _together(found: tuple[Statistics, list[Held]] | Exception, team: Team) -> t
 def all_rows(source: Source, encoder: Encoder, limit: int | None) -> Rows:
     """Every row of another table, to validate on; they are held in memory and have no weights."""
     source.check_rows()
+    encoder.roles.check_target(source)
     plain = encoder.without_weight()
     budget = Budget.of(limit)
     need = _VALIDATION_COPIES * source.rows * plain.width * plain.dtype.itemsize
@@ -183,7 +195,8 @@ def room_for(
     held = _VALIDATION_COPIES * validation.x.numel() * validation.x.element_size()
     at_a_time = Budget.of(limit, held).members_at_a_time(members, need) if on_host else members
     budget = Budget.of(limit, held + at_a_time * need * on_host)
-    return Room(at_a_time, budget.sizes(source.row_bytes(), len(source.names), encoder.width, encoder.dtype.itemsize))
+    columns, width, item_bytes = len(source.names), encoder.width, encoder.dtype.itemsize
+    return Room(at_a_time, budget.sizes(source.row_bytes(), columns, width, item_bytes, mixing=True))
 
 
 def _as_rows(rows: Array, encoder: Encoder) -> Rows:

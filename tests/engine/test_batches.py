@@ -369,6 +369,27 @@ def test_exact_training_from_a_stream(lab):
         assert lab.difference(a, b) < 1e-10
 
 
+def test_exact_training_takes_a_pass_where_the_stream_has_one(lab):
+    """And no epoch: those are shuffled, and read ahead."""
+    asked = []
+
+    def in_order(rows: int) -> Iterator[tuple[Tensor, Tensor]]:
+        asked.append(rows)
+        yield from zip(lab.data.x.split(rows), lab.data.y.split(rows), strict=True)
+
+    def epoch(number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        raise AssertionError("an epoch was opened")
+
+    passes = Stream(epoch, len(lab.data), lab.data.x.shape[1], "test", open_pass=in_order)
+    settings = lab.settings(objective="mml", epochs=3, chunk_rows=7)
+    for a, b in zip(
+        *(train(lab.build(), lab.members(2), data, lab.validation, settings) for data in (lab.data, passes)),
+        strict=True,
+    ):
+        assert lab.difference(a, b) < 1e-10
+    assert asked == [7] * (1 + 2 * 3)
+
+
 def test_a_streamed_batch_is_filled_with_rows_of_its_own(lab):
     source = Streamed(stream(numbered(50), in_resident_order(numbered(50), 3, 16)), 16, CPU, torch.float64)
     *full, last = epoch_of(source, 2)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -186,4 +186,30 @@ def test_an_error_of_the_thread_is_raised_where_its_rows_are_wanted():
     next(taken)
     with pytest.raises(ValueError, match="page 7 is torn"):
         next(taken)
+    assert readers() == 0
+
+
+def test_closing_does_not_wait_for_a_buffer_to_fill():
+    """The reading is stopped between two blocks, though none has come out of the buffer yet."""
+    read = 0
+
+    def slow(epoch: int) -> Iterator[np.ndarray]:
+        nonlocal read
+        for _ in range(1000):
+            read += 1
+            time.sleep(0.01)
+            yield np.zeros((10, 1))
+
+    def whole(epoch: int, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        return mixed(blocks, 10_000, 10, np.random.default_rng(epoch))
+
+    reader = Prefetcher(slow, epochs=2, mix=whole)
+    begun = reader.epoch(0)
+    threading.Thread(target=lambda: next(begun, None), daemon=True).start()
+    while not read:
+        time.sleep(0.001)
+    start = time.monotonic()
+    reader.close()
+    assert time.monotonic() - start < 1.0  # all blocks would take 10
+    assert read < 100
     assert readers() == 0

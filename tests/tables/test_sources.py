@@ -98,6 +98,32 @@ def test_a_csv_is_cut_between_records_and_not_inside_quotes(tmp_path, monkeypatc
     assert set(colours) == {"red", "a, b", 'say "hi"', "two\nlines"}
 
 
+def test_a_quote_inside_a_field_does_not_keep_a_csv_from_being_cut(tmp_path, monkeypatch):
+    """5" pipe: it opens nothing, to Arrow and to us."""
+    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 300)
+    lines = ["what,size", '5" pipe,1', *(f"plain,{k}" for k in range(300)), '"a\n""b"",\n",2', *["plain,3"] * 300]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    source = Source.open(tmp_path / "t.csv")
+    assert len(source.units) > 15
+    pd.testing.assert_frame_equal(source.to_pandas(), read_table(tmp_path / "t.csv"), check_dtype=False)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_wherever_quotes_stand_a_csv_is_cut_as_arrow_reads_it(tmp_path, monkeypatch, seed):
+    """Fields of quotes, commas, line ends and letters at random: one of the two columns is quoted, the other is not."""
+    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 40)
+    rng = np.random.default_rng(seed)
+    lines = ['\ufeff"name, of it",y' if seed % 2 else "name,y"]
+    for _ in range(200):
+        quoted = "".join(rng.choice(['""', ",", "\n", "a"], 4, p=[0.3, 0.2, 0.2, 0.3]))
+        plain = "b" + "".join(rng.choice(['"', '""', "a", " "], 3))
+        lines.append(f'"{quoted}"{rng.choice(["", "c", "d e"])},{plain}')
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    source = Source.open(tmp_path / "t.csv")
+    assert len(source.units) > 50
+    pd.testing.assert_frame_equal(source.to_pandas(), read_table(tmp_path / "t.csv"))
+
+
 @pytest.mark.parametrize(
     ("cells", "kind", "type_"),
     [
@@ -126,9 +152,31 @@ def test_csv_files_agree_on_a_type_too(tmp_path):
     (tmp_path / "a.csv").write_text("c\n1\n2\n")
     (tmp_path / "b.csv").write_text("c\n1.5\n")
     (tmp_path / "c.csv").write_text("c\n\n")
+    (tmp_path / "d.csv").write_text("c\n")
     source = Source.open(tmp_path)
     assert source.type_of(0, "c") == pa.float64()
-    assert source.to_pandas()["c"].tolist() == [1.0, 2.0, 1.5]
+    assert source.file_rows == [2, 1, 1, 0]
+    np.testing.assert_array_equal(source.to_pandas()["c"], [1.0, 2.0, 1.5, np.nan])
+
+
+@pytest.mark.parametrize("block_bytes", [4, 7, 1000])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_an_empty_line_of_a_single_column_is_a_missing_value(tmp_path, monkeypatch, block_bytes, end):
+    """With more columns it is none: there a row has a comma at least."""
+    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", block_bytes)
+    (tmp_path / "one.csv").write_bytes(end.join(["x", "", "1.5", "", "", "2", '""', ""]).encode())
+    expected = [np.nan, 1.5, np.nan, np.nan, 2.0, np.nan]
+    for table in (read_table(tmp_path / "one.csv"), Source.open(tmp_path / "one.csv").to_pandas()):
+        np.testing.assert_array_equal(table["x"], expected)
+    (tmp_path / "two.csv").write_bytes(end.join(["x,y", "", "1,2", "", "3,4", "", ""]).encode())
+    for table in (read_table(tmp_path / "two.csv"), Source.open(tmp_path / "two.csv").to_pandas()):
+        assert table.to_dict("list") == {"x": [1, 3], "y": [2, 4]}
+
+
+def test_empty_lines_before_the_name_of_a_single_column_are_nothing(tmp_path):
+    (tmp_path / "t.csv").write_text("\n\nx\n1\n\n2\n")
+    for table in (read_table(tmp_path / "t.csv"), Source.open(tmp_path / "t.csv").to_pandas()):
+        np.testing.assert_array_equal(table["x"], [1.0, np.nan, 2.0])
 
 
 def test_a_row_group_larger_than_a_block_is_read_in_blocks(tmp_path):
@@ -202,6 +250,14 @@ def test_folders_named_after_values_give_columns(tmp_path):
         table = source.to_pandas()
         assert table["year"].tolist() == [2020] * 3 + [2021] * 3
         assert table["town"].tolist() == ["Rome"] * 3 + ["Pisa"] * 3
+
+
+@pytest.mark.parametrize("name", ["--5", "5-", "-", "", "1_000", "\u00b2"])
+def test_a_folder_named_after_what_is_nearly_a_number_gives_text(tmp_path, name):
+    for value in ("-7", name):
+        (tmp_path / f"k={value}").mkdir()
+        frame(2)[["price"]].to_parquet(tmp_path / f"k={value}" / "part.parquet", index=False)
+    assert {place.constants["k"] for place in find_places(tmp_path)} == {"-7", name}
 
 
 def test_another_filesystem_of_arrow(tmp_path):

@@ -141,6 +141,9 @@ class Stream:
     """Rows of one epoch of all workers, where an epoch is not a pass over all rows."""
     total_weight: float | None = None
     """The sum of the weights of all rows, where batches carry a weight [b] as a third tensor."""
+    open_pass: Callable[[int], Iterable[tuple[Tensor, ...]]] | None = None
+    """Every row of this worker's once, at most so many at a time, in a fixed order: what exact training takes. Without
+    it that takes epoch 0, which must then be all rows."""
 
     def __len__(self) -> int:
         return self.rows
@@ -296,15 +299,12 @@ class Streamed:
     def start_epoch(self, epoch: int) -> None:
         if self._weight_of_all is not None:  # the last epoch was cut short
             self._weight_of_all()
+        self._weight_of_all = None
         self._given = 0
-        if self.team.alone:
-            self._batches = iter(self.stream.open_epoch(epoch))
-            return
         self._batches = self._opened(epoch)
-        self._weight_of_all = self._look_ahead()
 
     def _opened(self, epoch: int) -> Iterator[tuple[Tensor, ...]]:
-        """Opened when the first batch is wanted: the others are told of an error then."""
+        """Opened when the first batch is wanted: exact training wants none; others are told of an error then."""
         yield from self.stream.open_epoch(epoch)
 
     def advance(self) -> bool:
@@ -355,7 +355,8 @@ class Streamed:
     def chunks(self, rows: int) -> Iterator[Batch]:
         none, failure = True, None
         try:
-            for x, y, *weight in self.stream.open_epoch(0):
+            opened = self.stream.open_pass
+            for x, y, *weight in self.stream.open_epoch(0) if opened is None else opened(rows):
                 self._check_shapes(x, y, *weight)
                 none = False
                 yield Batch(x.to(self._x), y.to(self._y), weight[0].to(self._weight) if weight else None)

@@ -1,7 +1,8 @@
 """How many members fit: an estimate of a step's memory, what the device has free, and what running out looks like."""
 
-import os
+from collections.abc import Iterator
 from copy import deepcopy
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -9,6 +10,21 @@ from torch import Tensor
 from deepbasis.gp.model import DeepBasisGP
 
 _STATE_COPIES = 8  # parameters, gradients, two moments, best parameters, average and what it displaces, one in flight
+
+UNKNOWN = 4 * 2**30
+"""What is taken to be there where the system does not tell."""
+
+_GROUP_FILES = {
+    "": ("", "memory.max", "memory.current", ("inactive_file", "active_file")),
+    "memory": (
+        "memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+}
+"""Of control groups, by the controllers that /proc/self/cgroup names: version 2, and version 1. The folder that they
+are mounted in, the files of the limit and of what is used, and what `memory.stat` calls the cache of files."""
 
 
 def bytes_per_member(model: DeepBasisGP, rows: int, columns: int, dtype: torch.dtype) -> int:
@@ -36,10 +52,41 @@ def available_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return available_on_host()
+
+
+def available_on_host(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/cgroup")) -> int:
+    """What this machine, or the container that this process runs in, has to give. Both count the cache of files."""
+    return max(0, min([*_free(proc / "meminfo"), *_left_by_groups(proc / "self" / "cgroup", control)], default=UNKNOWN))
+
+
+def _free(meminfo: Path) -> Iterator[int]:
     try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not every system tells
-        return 4 * 2**30
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                yield int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return
+
+
+def _left_by_groups(membership: Path, control: Path) -> Iterator[int]:
+    """By every control group that this process is in, from its own to the outermost, where it has a limit."""
+    try:
+        lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
+    except OSError:
+        return
+    for _, controllers, path in lines:
+        if controllers not in _GROUP_FILES:
+            continue
+        mount, limit, used, cached = _GROUP_FILES[controllers]
+        own = control / mount / path.lstrip("/")
+        for group in [own, *own.parents]:
+            try:
+                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                cache = sum(int(stat.get(name, 0)) for name in cached)  # given up as soon as memory is wanted
+                yield int((group / limit).read_text()) - int((group / used).read_text()) + cache
+            except (OSError, ValueError):  # no such group here, or "max": no limit
+                continue
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,11 +1,13 @@
 """A CSV file that is not read at once: cut into blocks of whole records, each of which can be read alone.
 
-A block ends at a line's end outside of quotes: where the number of quotation marks before it is even. The types of the
-columns are those that all blocks agree on, as they would be if the file were read at once.
+A block ends at a line's end outside of quotes. As Arrow has it, a quotation mark opens them at the start of a field
+only: in `5" pipe` it is a character like any other. The types of the columns are those that all blocks agree on, as
+they would be if the file were read at once.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterator, Sequence
@@ -15,10 +17,13 @@ from typing import Any
 import numpy as np
 
 from deepbasis.errors import FileFormatError, InputError
+from deepbasis.tables.columns import Array
 from deepbasis.tables.csv_text import GZIP, check_text, header_of, parse
 from deepbasis.tables.places import Place
 
 BLOCK_BYTES = 4 << 20
+
+_ENDS_A_FIELD = np.isin(np.arange(256), list(b",\n\r"))
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,21 @@ def _last_end_of_record(content: bytes) -> int:
     """The number of bytes up to and with the last line's end that is not inside quotes."""
     marks = np.frombuffer(content, dtype=np.uint8)
     ends = np.flatnonzero(marks == ord("\n"))
-    quotes = np.flatnonzero(marks == ord('"'))
+    quotes = _quotes_that_count(marks, np.flatnonzero(marks == ord('"')))
     outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
     return int(outside[-1]) + 1 if len(outside) else 0
+
+
+def _quotes_that_count(marks: Array, quotes: Array) -> Array:
+    """Of the places of quotation marks those that open or close quotes, by turns. A doubled one closes and opens."""
+    first = 3 if marks[:3].tobytes() == codecs.BOM_UTF8 else 0
+    starts = _ENDS_A_FIELD[marks[quotes - 1]] | (quotes == first)
+    doubled = np.diff(quotes, prepend=-2) == 1
+    if (starts | doubled)[::2].all():  # nearly always: every other one can open, so each is what its turn says
+        return quotes
+    counting: list[int] = []
+    for k, (start, double) in enumerate(zip(starts.tolist(), doubled.tolist(), strict=True)):
+        closes = len(counting) % 2 == 1
+        if closes or start or (double and counting and counting[-1] == k - 1):
+            counting.append(k)
+    return quotes[counting]

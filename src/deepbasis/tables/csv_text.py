@@ -35,19 +35,23 @@ def parse(
 ) -> Any:
     """The `chosen` columns as an Arrow table; those without a given type have the type of what stands in them.
 
-    `content` begins with the header where `first_line` is 1, and holds rows alone elsewhere.
+    `content` begins with the header where `first_line` is 1, and holds rows alone elsewhere. An empty line is no row;
+    but of a single column it is how a missing value is written.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     missing = [*arrow_csv.ConvertOptions().null_values, "None"]
     whole = content if content.endswith((b"\n", b"\r")) else content + b"\n"
+    single = len(header) == 1
+    if single and first_line == 1:
+        whole = whole.lstrip(b"\r\n")  # what is before the header is nothing
 
     def read(types: Mapping[str, Any]) -> pa.Table:
         return arrow_csv.read_csv(
             io.BytesIO(whole),
             read_options=arrow_csv.ReadOptions(column_names=None if first_line == 1 else list(header)),
-            parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+            parse_options=arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=not single),
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=list(chosen), null_values=missing, strings_can_be_null=True, column_types=dict(types)
             ),

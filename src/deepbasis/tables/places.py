@@ -189,7 +189,7 @@ def _is_table(name: str) -> bool:
 
 
 def _is_integer(text: str) -> bool:
-    return text.lstrip("-").isdecimal()
+    return re.fullmatch(r"-?\d+", text) is not None
 
 
 def _called(data: Any) -> str:

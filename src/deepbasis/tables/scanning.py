@@ -22,6 +22,7 @@ from deepbasis.tables.statistics import Statistics
 from deepbasis.tables.targets import TargetScaler, check_target, check_weights
 
 _NUMBERS = ("numeric", "boolean", MISSING)
+_SEARCH_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,16 @@ class Roles:
         beside = [column for column in (target, weight, groups) if column is not None]
         check_present(source.names, beside, name)
         for role, column in (("target", target), ("weight", weight)):
-            if column is not None and source.kinds[column] not in _NUMBERS:
-                raise InputError(f"{role} column '{column}' of {name} must hold numbers; choose another column")
+            if column is not None:
+                _check_numbers(source, role, column)
         features = [column for column in source.names if column not in beside]
         if not features:
             raise InputError(f"{name} has no column left to predict '{target}' from: it needs one at least")
         return cls(features, target, weight, groups)
+
+    def check_target(self, source: Source) -> None:
+        """Of another table than the one that is trained on."""
+        _check_numbers(source, "target", self.target)
 
     @property
     def columns(self) -> list[str]:
@@ -81,6 +86,39 @@ class Roles:
     @staticmethod
     def _numbers(block: Block, column: str) -> Array:
         return numbers(block.table.column(column))
+
+
+def _check_numbers(source: Source, role: str, column: str) -> None:
+    """Refuse a column of anything else, with the first value that is no number: one cell makes a CSV column text."""
+    if source.kinds[column] in _NUMBERS:
+        return
+    remedy = "or choose another column"
+    for unit in range(len(source.units)):
+        for block in source.blocks(unit, [column], _SEARCH_ROWS):
+            with block.located():
+                found = _first_that_is_no_number(block.column(column))
+                if found:
+                    named = f"{role} column '{column}' of {block.name}"
+                    raise InputError(f"{named} must hold numbers, got {found}; mend that, {remedy}")
+    named = f"{role} column '{column}' of {source.name}"
+    raise InputError(f"{named} must hold numbers, and holds them as text; convert it, {remedy}")
+
+
+def _first_that_is_no_number(column: Column) -> str:
+    """As 'red' in row 0; nothing where all are numbers, or missing."""
+    if column.kind != "categorical":
+        return "" if column.kind in _NUMBERS else column.example()
+    words = [position for position, text in enumerate(column.categories) if not _is_number(text)]
+    rows = np.flatnonzero(np.isin(column.values, words))
+    return f"{column.categories[int(column.values[rows[0]])]!r} in row {rows[0]}" if len(rows) else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

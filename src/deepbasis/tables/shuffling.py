@@ -71,6 +71,10 @@ class Shard:
             turn += 1
         return pieces
 
+    def all_pieces(self) -> list[Piece]:
+        """Every row once, in the order of the units."""
+        return [Piece(unit, 0, count) for unit, count in zip(self.units, self.counts, strict=True) if count]
+
 
 def mixed(blocks: Iterable[Rows], buffer_rows: int, block_rows: int, rng: np.random.Generator) -> Iterator[Rows]:
     """The same rows in another order: each block that comes in takes the places of as many rows drawn at random.
@@ -117,10 +121,18 @@ class Prefetcher:
 
     It goes on to the next epoch by itself, up to so many `epochs`, so that its first blocks are there when the engine
     has validated. Asked for any other epoch, it starts anew.
+
+    `read` gives the blocks of an epoch, and `mix` what is made of them, which may need many before it gives the first.
     """
 
-    def __init__(self, make: Callable[[int], Iterable[Rows]], epochs: int, depth: int = 2) -> None:
-        self._make, self._epochs, self._depth = make, epochs, depth
+    def __init__(
+        self,
+        read: Callable[[int], Iterable[Rows]],
+        epochs: int,
+        depth: int = 2,
+        mix: Callable[[int, Iterable[Rows]], Iterable[Rows]] = lambda epoch, blocks: blocks,
+    ) -> None:
+        self._read, self._epochs, self._depth, self._mix = read, epochs, depth, mix
         self._next = -1
         self._stop = threading.Event()
         self._queue: queue.Queue[Rows | BaseException | None] = queue.Queue(depth)
@@ -141,7 +153,7 @@ class Prefetcher:
             self._next = epoch + 1
 
     def close(self) -> None:
-        """Stop reading. What was read ahead is let go."""
+        """Stop reading, after the present block. What was read ahead is let go."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -157,7 +169,7 @@ class Prefetcher:
     def _work(self, epoch: int, to: queue.Queue[Rows | BaseException | None], stop: threading.Event) -> None:
         try:
             while not stop.is_set():
-                for block in self._make(epoch):
+                for block in self._mix(epoch, _while_wanted(self._read(epoch), stop)):
                     if not _put(to, block, stop):
                         return
                 _put(to, None, stop)
@@ -166,6 +178,17 @@ class Prefetcher:
                     return
         except BaseException as error:
             _put(to, error, stop)
+
+
+class _NotWantedError(Exception):
+    """Ends a reading in the middle, so that `mix` does not take it for the end of the rows. Nobody hears of it."""
+
+
+def _while_wanted(blocks: Iterable[Rows], stop: threading.Event) -> Iterator[Rows]:
+    for block in blocks:
+        if stop.is_set():
+            raise _NotWantedError
+        yield block
 
 
 def _put(
