@@ -1,6 +1,7 @@
 """method="auto": a network, or on a small table a shallow kernel: of two the likelier, if the validation rows agree."""
 
 import functools
+import math
 import signal
 import subprocess
 import warnings
@@ -25,7 +26,7 @@ from deepbasis.estimator import FitWarning
 from deepbasis.gp.expansion import RBF
 from deepbasis.gp.predictive import Gaussian
 from deepbasis.planning import candidates
-from deepbasis.recipes import RECIPES
+from deepbasis.recipes import RECIPES, weights_for
 from deepbasis.starting import starting_noise, straight_line
 from deepbasis.tables.resident import Table
 
@@ -414,6 +415,31 @@ def test_of_two_kernels_the_likelier_is_taken(
     for kernel in alone.values():
         assert choosing.bic(kernel, data) == pytest.approx(0.5 * criterion(kernel), rel=1e-9)
         assert choosing.bic(kernel, weighted) == pytest.approx(0.5 * criterion(kernel), rel=1e-6)
+
+
+def test_a_kernel_finds_how_little_noise_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A computer experiment: the noise starts at half of what a line leaves, thousands of times too large."""
+    monkeypatch.setattr(planning, "RECIPES", RECIPES)
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.0, 1.0, size=(300, 2))
+    y = np.sin(3.0 * X[:, 0]) * np.cos(2.0 * X[:, 1]) + 0.003 * rng.normal(size=len(X))
+    model = DeepBasisRegressor(method="sv-rbf", objective="mml", members=1, random_state=0, device="cpu").fit(X, y)
+    assert 0.002 < math.sqrt(model.noise_[0]) < 0.006
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        ("dppgp", [(a, b) for a in (0.0, 0.01, 0.1, 1.0) for b in (0.0, 0.01, 0.1, 1.0)]),
+        ("dppgp-detached", [(a, b) for a in (0.0, 0.01, 0.1, 1.0) for b in (0.0, 0.01, 0.1, 1.0)]),
+        ("ppgp", [(0.0, b) for b in (0.0, 0.01, 0.1, 1.0)]),
+        ("elbo", [(0.0, 1.0)]),
+        ("mml", [(0.0, 0.0)]),
+        ("mse", [(0.0, 0.0)]),
+    ],
+)
+def test_weights_are_those_that_the_objective_has(objective: str, expected: list[tuple[float, float]]) -> None:
+    assert weights_for(RECIPES["paper"], objective, "auto", "auto") == expected
 
 
 @pytest.mark.parametrize(("table", "expected"), [(smooth, "kernel"), (stepped, "dbk-silu")])

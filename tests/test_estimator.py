@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -634,6 +635,81 @@ def test_a_gpu_that_is_not_there() -> None:
 # --- what is left after a fit
 
 
+def test_a_fit_that_fails_leaves_the_one_before() -> None:
+    X, y = easy()
+    model = small().fit(X, y)
+    before, attributes = model.predict(X), set(vars(model))
+    with pytest.raises(InputError, match="X_val"):
+        model.fit(100.0 * X + 5.0, 1000.0 * y, X_val=X[:, :2], y_val=y)
+    model.learning_rate = 1e300
+    with pytest.raises(NumericalError):
+        model.fit(100.0 * X + 5.0, 1000.0 * y)
+    np.testing.assert_array_equal(model.predict(X), before)
+    assert set(vars(model)) == attributes
+
+
+def test_a_first_fit_that_fails_leaves_nothing() -> None:
+    X, y = easy()
+    model = small(learning_rate=1e300)
+    with pytest.raises(NumericalError):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_names_of_a_table_before_are_forgotten() -> None:
+    X, y = easy()
+    model = small().fit(pd.DataFrame(X, columns=["a", "b", "c"]), y).fit(X, y)
+    assert not hasattr(model, "feature_names_in_")
+
+
+@pytest.mark.parametrize(("offset", "scale"), [(1e8, 1.0), (0.0, 1e20), (0.0, 1e-24)])
+def test_validation_is_told_in_all_digits(offset: float, scale: float, tmp_path: Path) -> None:
+    X, y = easy(300)
+    ours, usual = (small(dtype="float32").fit(X, target) for target in (offset + scale * y, y))
+    for name in ("mae", "rmse", "crps", "width_95"):
+        assert ours.validation_[name] == pytest.approx(scale * usual.validation_[name], rel=1e-3)
+    for name in ("coverage_95", "calibration_error"):
+        assert ours.validation_[name] == pytest.approx(usual.validation_[name], abs=1e-6)
+    assert ours.validation_["nll"] == pytest.approx(usual.validation_["nll"] + math.log(scale), abs=1e-3)
+    ours.save(tmp_path / "model")
+    assert DeepBasisRegressor.load(tmp_path / "model").validation_ == ours.validation_
+
+
+def test_of_pairs_those_that_failed_come_last() -> None:
+    """However good the members that are left."""
+    outcomes = [SimpleNamespace(best_score=score) for score in (5.0, 4.0, 1.0)]
+    whole, better, half, nothing = outcomes[:2], [outcomes[1]] * 2, outcomes[2:], []
+    order = sorted([nothing, half, whole, better], key=estimator._failed_then_score)  # type: ignore[arg-type]
+    assert order == [better, whole, half, nothing]
+
+
+def test_patience_is_heard_of_a_kernel_too() -> None:
+    X, y = easy(100)
+    model = small(method="sv-rbf", objective="mml", epochs=300, patience=2, learning_rate=0.3).fit(X, y)
+    assert {len(history["validation"]) < 300 for history in model.history_} == {True}
+
+
+def test_a_torch_device_is_as_good_as_its_name(tmp_path: Path) -> None:
+    X, y = easy()
+    model = small(device=torch.device("cpu")).fit(X, y)
+    model.save(tmp_path / "model")
+    loaded = DeepBasisRegressor.load(tmp_path / "model", device="cpu")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert (loaded.device, loaded.rows_) == ("cpu", len(X))
+
+
+@pytest.mark.parametrize(("ids", "quantiles"), [(["mean"], []), ([], [0.1, 0.1]), (["k", "k"], [])])
+def test_predictions_have_no_column_twice(tmp_path: Path, ids: list[str], quantiles: list[float]) -> None:
+    X, y = easy()
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = small().fit(table, y)
+    table.assign(mean=1.0, k=2.0).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="twice"):
+        model.predict_dataset(tmp_path / "t.parquet", tmp_path / "out", ids=ids, quantiles=quantiles)
+    assert not list((tmp_path / "out").glob("*.parquet"))
+
+
 @pytest.mark.parametrize("method", ["dbk-silu", "sv-dkl"])
 def test_fitted_attributes_are_consistent(method: str) -> None:
     X, y = easy(150)
@@ -655,7 +731,8 @@ def test_fitted_attributes_are_consistent(method: str) -> None:
     constant = found.pop("nll_constant")
     assert found == pytest.approx(model.evaluate(outside.X, outside.y), rel=1e-9)
     close(constant, -stats.norm.logpdf(outside.y, inside.y.mean(), inside.y.std()).mean())
-    assert (model.alpha_, model.beta_) == (0.1, 0.1)
+    used = {"dppgp": (0.1, 0.1), "ppgp": (0.0, 0.1), "elbo": (0.0, 1.0), "mse": (0.0, 0.0)}
+    assert (model.alpha_, model.beta_) == used[METHODS[method].objective]
 
 
 def test_patience_ends_a_fit_when_its_last_member_stops() -> None:
@@ -843,6 +920,37 @@ def test_a_good_fit_is_silent() -> None:
     assert model.validation_["nll"] < model.validation_["nll_constant"]
 
 
+@pytest.mark.parametrize("doubtful", [1e-9, 1.0])
+def test_rows_of_hardly_any_weight_do_not_spoil_the_verdict(doubtful: float) -> None:
+    """Of the 100 validation rows half are predicted well, and the others far worse than by a constant."""
+    X, y = easy(200)
+    model = small(epochs=60, learning_rate=1e-2, calibrate=False).fit(X, y)
+    rows = model._rows(Table(X[:100], y[:100]), torch.float64)
+    worse = torch.where(torch.arange(100) < 50, rows.y, rows.y + 30.0)
+    weight = torch.where(torch.arange(100) < 50, 1.0, doubtful).double()
+    held_out = replace(rows, y=worse, weight=weight)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model._look_at(model.ensemble_.predict(rows.x), held_out, torch.zeros(()), torch.ones(()))
+    assert len(seen) == (doubtful == 1.0)
+
+
+def test_a_constant_target_is_no_fault() -> None:
+    X, _ = easy(400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = small().fit(X, np.full(len(X), 3.0))
+    np.testing.assert_allclose(model.predict(X), 3.0, atol=0.2)
+
+
+def test_a_limit_within_the_first_pass_is_told(tmp_path: Path) -> None:
+    X, y = easy(400)
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_parquet(tmp_path / "t.parquet")
+    with pytest.warns(FitWarning, match=r"max_steps=3 is less than one pass .* 360 rows .* 6 steps") as seen:
+        small(batch_size=64).fit_dataset(tmp_path / "t.parquet", "y", max_steps=3)
+    assert seen[0].filename == __file__
+
+
 class Interrupter:
     """Stands in for the progress bar, and presses Ctrl-C after the third epoch."""
 
@@ -988,6 +1096,7 @@ BAD = [
         lambda d: small(method="sv-rbf", embedding="fourier").fit(d.X, d.y),
         ("sv-rbf", "no network", "'fourier'"),
     ),
+    Bad("mse for weights", lambda d: small(method="vbll", objective="mse").fit(d.X, d.y), ("vbll", "mse", "dnn")),
     Bad("a network by mml", lambda d: small(method="dnn", objective="mml").fit(d.X, d.y), ("dnn", "objective", "mse")),
     option(("'tpu9'", "cpu"), device="tpu9"),
     option(("None", "cpu"), device=None),

@@ -1,6 +1,7 @@
 """What a fitted regressor can be asked: distributions, intervals, quantiles, draws, scores; of tables and of files."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
@@ -190,6 +191,12 @@ class Predictions:
         memory: int | str | None,
         tell: Callable[[int], None] = lambda rows: None,
     ) -> Work:
+        twice = [name for name, count in Counter([*ids, *wanted.names]).items() if count > 1]
+        if twice:
+            raise InputError(
+                f"the predictions would have the column '{twice[0]}' twice: name each of ids and each quantile once, "
+                "and rename a column of the table that is called as a predicted one"
+            )
         components = len(self.models_) * (1 if self.calibration_ is None else len(self.calibration_.scales))
         numbers = self.preprocessor_.width + 4 * components + len(wanted.names)
         sizes = Budget.of(parse_memory(memory)).sizes(source.row_bytes(), len(source.names), numbers, 8)
