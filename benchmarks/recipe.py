@@ -53,7 +53,8 @@ from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.validating import fair_say, joined, joined_predictions
 
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
-OOKLA = ("fixed-new-mexico",)
+MAIN = ("pol", "elevators", "kin40k", "protein", "keggundirected", "fixed-new-mexico")
+"""What each factor is tried on."""
 SMOOTH = ("smooth2d", "smooth3d")
 """Where there is nothing to gain from high frequencies."""
 MAPS = (*(f"{name}{target}" for name in ookla.PREPARED for target in ("", "-upload")), *SMOOTH)
@@ -312,7 +313,7 @@ def main() -> None:
     kind.add_argument("--thousands", action="store_true", help="how long, for 3,000 and 8,000 rows of the UCI sets")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    trials, datasets = TRIALS, (*UCI, *OOKLA)
+    trials, datasets = TRIALS, MAIN
     if arguments.small:
         trials, datasets, arguments.seeds, arguments.out = SMALL_TRIALS, SMALL_SETS, 4, arguments.out / "small"
     if arguments.maps:

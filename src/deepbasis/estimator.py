@@ -94,8 +94,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     epochs, batch_size, learning_rate, patience : numbers, or "auto": the recipe's for this many rows.
     validation_fraction : share of the rows held out for early stopping, selection and calibration, or "auto": a tenth;
         of a small table in memory the first member of a network's ensemble holds out the first quarter, the next
-        another, and so on, and all these rows calibrate. Identical rows, and rows of one group, are never on both
-        sides. In selection and calibration by the default recipe the copies of an input count for three average
+        another, and so on, and all these rows calibrate. Rows of one group are never on both sides, nor, of a table in
+        memory, are identical rows. In selection and calibration by the default recipe the copies of an input count for three average
         inputs at most.
     calibrate : whether to predict with a mixture of three scales of the predictive variance, noise included, fitted to
         the validation rows, or "auto": as the recipe says. Residuals have heavier tails than a Gaussian.
