@@ -207,7 +207,7 @@ def dense_gp(model: DeepBasisRegressor, table: Table, X_new: Floats) -> tuple[Fl
     return mean.numpy() * scale + model.target_.mean, var.sqrt().numpy() * scale
 
 
-@pytest.mark.parametrize("how", ["held out", "weighted", "given", "one group", "asked for"])
+@pytest.mark.parametrize("how", ["held out", "weighted", "given", "asked for"])
 def test_a_kernel_that_is_chosen_takes_in_the_rows_that_were_held_out(prefer: Callable[[str], None], how: str) -> None:
     """But none that the user gave to validate on, none twice, and not where the method was asked for."""
     prefer("sv-rbf-linear")
@@ -220,7 +220,7 @@ def test_a_kernel_that_is_chosen_takes_in_the_rows_that_were_held_out(prefer: Ca
     if how == "given":
         model.fit(inside.X, inside.y, X_val=outside.X, y_val=outside.y)
     else:
-        model.fit(X, y, sample_weight=weight, groups=np.zeros(60) if how == "one group" else None)
+        model.fit(X, y, sample_weight=weight)
     assert model.method_ == "sv-rbf-linear"
     known = inside if how in ("given", "asked for") else whole
     np.testing.assert_allclose(model.predict(X_new, True), dense_gp(model, known, X_new), rtol=1e-6)
@@ -415,6 +415,14 @@ def test_of_two_kernels_the_likelier_is_taken(
     for kernel in alone.values():
         assert choosing.bic(kernel, data) == pytest.approx(0.5 * criterion(kernel), rel=1e-9)
         assert choosing.bic(kernel, weighted) == pytest.approx(0.5 * criterion(kernel), rel=1e-6)
+
+
+def test_groups_are_for_networks() -> None:
+    """A kernel's likelihood takes rows of one group for independent ones, and would be far too sure of new groups."""
+    X, y = easy()
+    assert len(candidates(small(), len(X), 3)) == 3
+    assert candidates(small(), len(X), 3, grouped=True) == [{"method": "dbk-silu"}]
+    assert small().fit(X, y, groups=np.arange(len(X)) // 5).method_ == "dbk-silu"
 
 
 def test_a_kernel_finds_how_little_noise_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

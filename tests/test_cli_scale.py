@@ -122,14 +122,18 @@ def test_a_pattern_with_groups_a_weight_and_a_validation_file(here, tmp_path):
     assert np.isfinite(record["validation"]["nll"])
 
 
-def test_a_large_file_is_predicted_piece_by_piece(here, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_large_file_is_predicted_piece_by_piece(here, tmp_path, monkeypatch, kind):
     new, model = here / "new" / "part-0.parquet", tmp_path / "model"
-    roles = ["-t", "price", "--drop", "order", "--out", model, "-q"]
+    if kind == "csv":
+        new = tmp_path / "new.csv"
+        frame(70).assign(order=[f"{k:03d}" for k in range(70)]).to_csv(new, index=False)
+    roles, ids = ["-t", "price", "--drop", "order", "--out", model, "-q"], ["--id", "order", "--id", "shop"]
     good("fit", here / "one.csv", *roles, *SMALL, "--dtype", "float64")  # float32 is rounded otherwise in pieces
-    good("predict", model, new, "--out", tmp_path / "whole.parquet", "--id", "order")
+    good("predict", model, new, "--out", tmp_path / "whole.parquet", *ids)
     monkeypatch.setattr(fitting, "_LARGE", 1)
     monkeypatch.setattr("deepbasis.commands.predict.new_table", None)  # the way that reads all at once is not taken
-    good("predict", model, new, "--out", tmp_path / "pieces.parquet", "--id", "order")
+    good("predict", model, new, "--out", tmp_path / "pieces.parquet", *ids)
     whole, pieces = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "pieces"))
     pd.testing.assert_frame_equal(pieces, whole, rtol=1e-9)
 

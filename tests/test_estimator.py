@@ -657,6 +657,39 @@ def test_a_first_fit_that_fails_leaves_nothing() -> None:
         model.predict(X)
 
 
+@pytest.mark.parametrize("value", [1.0, "red", True, pd.Timestamp("2020-02-02")], ids=str)
+def test_a_column_may_have_its_only_values_among_the_rows_held_out(value: Any, tmp_path: Path) -> None:
+    """Whichever rows these are: it then says nothing."""
+    X, y = easy(60)
+    widths = set()
+    for row in range(0, 60, 4):
+        table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(rare=pd.Series([value], [row]))
+        model = small(epochs=1, members=1).fit(table, y)
+        model.save(tmp_path / "model")
+        loaded = DeepBasisRegressor.load(tmp_path / "model", device="cpu")
+        np.testing.assert_array_equal(loaded.predict(table), model.predict(table))
+        widths.add(model.preprocessor_.width)
+    assert min(widths) == 3 < max(widths)
+    with pytest.raises(InputError, match="'rare' has no values at all"):
+        small().fit(table.assign(rare=np.nan), y)
+
+
+def test_one_group_leaves_nothing_to_hold_out() -> None:
+    X, y = easy()
+    with pytest.raises(InputError, match=r"one group.*rows to validate on"):
+        small().fit(X, y, groups=np.zeros(len(X)))
+
+
+def test_a_few_cells_that_are_no_numbers_are_told() -> None:
+    X, y = easy()
+    cells = pd.Series(X[:, 0]).round(3).astype(str)
+    cells[[3, 50]] = "?"
+    table = pd.DataFrame({"power": cells, "b": X[:, 1]})
+    with pytest.warns(FitWarning, match=r"column 'power' holds text.*numbers.*categories.*to_numeric") as seen:
+        small().fit(table, y)
+    assert [str(warning.filename) for warning in seen] == [__file__]
+
+
 def test_names_of_a_table_before_are_forgotten() -> None:
     X, y = easy()
     model = small().fit(pd.DataFrame(X, columns=["a", "b", "c"]), y).fit(X, y)

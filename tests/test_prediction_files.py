@@ -89,6 +89,53 @@ def test_a_csv_table_gives_parquet_parts(model, tmp_path):
     np.testing.assert_allclose(pd.read_parquet(paths[1])["mean"], expected, rtol=1e-9)
 
 
+def test_a_category_of_a_csv_is_its_text_and_an_id_too(tmp_path):
+    """Digits alone in a file make no numbers of a column that the model knows as text; ids are copied as they stand."""
+    zips = ["01234", "02345", "98101", "K1A"]
+    train = frame(200, 50).assign(zip=np.resize(zips, 200)).astype({"size": float})
+    train["price"] = train["zip"].map(dict(zip(zips, (-3.0, 1.0, 2.0, 4.0), strict=True)))
+    model = DeepBasisRegressor(method="dbk-silu", members=1, rank=8, width=8, epochs=4, alpha=0.1, random_state=0)
+    model.fit(train[["size", "zip"]], train["price"])
+    new = frame(8, 1).assign(zip=np.resize(zips, 8), key=["007", "NA", "1", "", "1.10", "true", "8", "9"])
+    (tmp_path / "new").mkdir()
+    new[:3].to_csv(tmp_path / "new" / "a.csv", index=False)  # no K1A
+    new[3:4].to_csv(tmp_path / "new" / "b.csv.gz", index=False)
+    new[4:].to_csv(tmp_path / "new" / "c.csv", index=False)
+    paths = model.predict_dataset(tmp_path / "new", tmp_path / "out", ids=["key", "zip", "size"])
+    told = pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
+    np.testing.assert_allclose(told["mean"], model.predict(new[["size", "zip"]]), rtol=1e-9)
+    assert told["key"].fillna("").tolist() == new["key"].tolist()
+    assert told["zip"].tolist() == new["zip"].tolist()
+    assert told["size"].tolist() == [repr(float(size)) for size in new["size"]]
+    model.predict_file(tmp_path / "new" / "a.csv", tmp_path / "one.parquet", Wanted(), ["key", "zip", "size"])
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "one.parquet"), told[:3])
+
+
+@pytest.mark.parametrize("cells", [[1, 2, 3, None], [1.5, 2.0, None], [True, False]])
+def test_categories_that_were_numbers_are_found_by_their_value(tmp_path, cells):
+    """Beside a gap pandas writes 1 as 1.0."""
+    train = frame(60, 5).assign(shop=pd.Categorical(np.resize(np.array(cells, dtype=object), 60)))
+    model = DeepBasisRegressor(method="dbk-silu", epochs=2, members=1, rank=4, width=4, random_state=0)
+    model.fit(train[["size", "shop"]], train["price"])
+    written = train["shop"].astype(object)
+    written = written.astype(str).str.lower() if True in cells else written.astype(float)
+    train.assign(shop=written).to_csv(tmp_path / "t.csv", index=False)
+    model.predict_file(tmp_path / "t.csv", tmp_path / "out.parquet", Wanted())
+    expected = model.predict(train[["size", "shop"]])
+    np.testing.assert_allclose(pd.read_parquet(tmp_path / "out.parquet")["mean"], expected, rtol=1e-9)
+
+
+def test_columns_by_place_are_text_where_they_were(tmp_path):
+    train = frame(60, 5).assign(zip=np.resize(["01", "02", "K1"], 60))
+    model = DeepBasisRegressor(method="dbk-silu", epochs=2, members=1, rank=4, width=4, random_state=0)
+    model.fit(train[["size", "zip"]].set_axis([0, 1], axis=1), train["price"])
+    new = train[["order", "size", "zip"]][train["zip"] != "K1"]
+    new.to_csv(tmp_path / "t.csv", index=False)
+    model.predict_file(tmp_path / "t.csv", tmp_path / "out.parquet", Wanted(), ["order"])
+    expected = model.predict(new[["size", "zip"]].set_axis([0, 1], axis=1))
+    np.testing.assert_allclose(pd.read_parquet(tmp_path / "out.parquet")["mean"], expected, rtol=1e-9)
+
+
 def test_rows_are_predicted_a_block_at_a_time(model, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "_BLOCK_ROWS", (16, 16))
     seen: list[int] = []

@@ -339,3 +339,11 @@ def test_written_bytes_are_synced_before_the_rename(path, monkeypatch):
         monkeypatch.setattr(os, name, lambda *args, name=name, real=real: (calls.append(name), real(*args))[1])
     storage.save(path, "model", {}, {})
     assert calls == ["fsync", "replace", "fsync"]
+
+
+def test_a_file_that_cannot_be_there_is_told_by_its_own_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no such folder to write to.*nowhere'"):
+        storage.write_atomically(tmp_path / "nowhere" / "model", b"")
+    with pytest.raises(IsADirectoryError, match=r"is a folder.*'"):
+        storage.write_atomically(tmp_path, b"")
+    assert not list(tmp_path.iterdir())

@@ -582,6 +582,15 @@ def test_a_run_does_not_go_on_in_another_order(folder, tmp_path, monkeypatch):
         small(epochs=1).fit_dataset(folder, "price", memory="550MiB", **arguments)
 
 
+def test_a_run_does_not_go_on_for_another_number_of_steps(folder, tmp_path):
+    """Epochs may be as many, and of other lengths: the result of the shorter run would be given back."""
+    arguments = {"drop": DROP, "stream": True, "checkpoint": tmp_path / "c"}
+    model = small(epochs="auto", batch_size=1)
+    model.fit_dataset(folder, "price", max_steps=1_000, **arguments)
+    with pytest.raises(CheckpointMismatchError, match=r"rows an epoch"):
+        model.fit_dataset(folder, "price", max_steps=2_000, **arguments)
+
+
 def test_a_checkpoint_needs_a_seed(folder, tmp_path):
     with pytest.raises(InputError, match="checkpoint needs a random_state"):
         small(random_state=None).fit_dataset(folder, "price", checkpoint=tmp_path / "c")

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Collection
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from itertools import cycle
@@ -43,6 +43,7 @@ from deepbasis.planning import (
     candidates,
     embedding_of,
     folds_of,
+    for_little_noise,
     fraction_of,
     inner_of,
     jitter_of,
@@ -74,8 +75,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     method : "dbk-silu", "dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" or "dnn", the paper's methods, or
         "sv-rbf-linear", with a linear kernel added. A DNN has no distribution of its own: it predicts with the variance
         of its validation residuals. "auto" is "dbk-silu"; on a small table (2,000 rows) a shallow kernel, "sv-rbf" or
-        "sv-rbf-linear" trained exactly on all rows, unless the networks predict rows held out better. It is not
-        calibrated.
+        "sv-rbf-linear" trained exactly on all rows, unless the networks predict rows held out better, or there are
+        groups, which its likelihood knows nothing of. It is not calibrated.
     recipe : what "auto" means: "default", or "paper" for the paper's settings.
     objective : None is the method's own; "mml" trains exactly, by the marginal likelihood of all rows, or, of a sparse
         method ("sv-rbf", "sv-rbf-linear", "sv-dkl", "pp-dkl"), by its bound.
@@ -85,7 +86,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         "periodic", waves of each column; or "auto": "fourier" for tables of two or three number columns without missing
         values and more than 2,000 rows to fit.
     trend : the models' prior mean: "none", a constant; "linear", a straight line through the rows (a ridge regression;
-        of a stream through the rows that it holds out), along which they go on where the rows end; or "auto": a line
+        of a stream through the rows that it holds out), along which they go on where the rows end (up to ten standard
+        deviations of a column, beyond which inputs grow only logarithmically); or "auto": a line
         for every second member, and for none if there is one alone, where it leaves a tenth of the target's variance at
         most and there are more than 2,000 rows to fit; not for a stream with validation rows of their own.
     alpha, beta : weights of the trace and KL regularisers, or "auto": the recipe's; where it has several candidates
@@ -95,8 +97,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
     validation_fraction : share of the rows held out for early stopping, selection and calibration, or "auto": a tenth;
         of a small table in memory the first member of a network's ensemble holds out the first quarter, the next
         another, and so on, and all these rows calibrate. Rows of one group are never on both sides, nor, of a table in
-        memory, are identical rows. In selection and calibration by the default recipe the copies of an input count for three average
-        inputs at most.
+        memory, are identical rows. In selection and calibration by the default recipe the copies of an input count
+        for three average inputs at most.
     calibrate : whether to predict with a mixture of three scales of the predictive variance, noise included, fitted to
         the validation rows, or "auto": as the recipe says. Residuals have heavier tails than a Gaussian.
     dtype : "float32", "float64", or "auto": float64 for small tables.
@@ -189,7 +191,12 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         X_val: Any = None,
         y_val: ArrayLike | None = None,
     ) -> Self:
-        """Fit to a table X (array or DataFrame) and a target y; validate on X_val, y_val if given."""
+        """Fit to a table X (array or DataFrame) and a target y; validate on X_val, y_val if given.
+
+        A row of `sample_weight` k counts as k rows: weights that are no counts (areas, 1 / variance) should have a mean
+        of 1, or the model takes itself to have seen more rows than there are. Rows of one value of `groups` (a patient,
+        a site) are held out together, so that selection and calibration are for new groups.
+        """
         self._check_parameters()
         # A fit that fails leaves what there was before.
         return self._take_over(copy(self)._fit_table(X, y, sample_weight, groups, X_val, y_val, How()))
@@ -227,7 +234,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         devices.present(self.device)
         source = Source.open(data, drop=drop)
         roles = Roles.of(source, target, weight, groups)
-        aside = None if validation is None else Source.open(validation, [*roles.features, roles.target])
+        text = [name for name in roles.features if source.kinds[name] == "categorical"]
+        aside = None if validation is None else Source.open(validation, [*roles.features, roles.target], text=text)
         if stream is None:  # workers may have different memories, and must do the same
             stream = team.agree(not fits_in_memory(source.rows, source.row_bytes(), limit))
         fitted = copy(self)
@@ -259,7 +267,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         else:
             splits = [table.split(fraction_of(self))]
         known = splits[0][0] if len(splits) == 1 else table  # what some member is fitted to
-        self.preprocessor_ = Preprocessor.fit(known.X, known.weight)
+        self.preprocessor_ = Preprocessor.fit(known.X, known.weight, within=None if known is table else table.X)
+        self._doubt_columns()
         self.target_ = TargetScaler.fit(known.y, known.weight)
         dtype = make_plan(self, len(known.y)).settings.dtype
         folds = []
@@ -270,7 +279,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             except InputError as error:
                 raise error if X_val is None else InputError(f"X_val: {error}") from None
             folds.append(Fold(data, held_out, self._with_fair_say(held_out)))
-        trials = candidates(self, len(table.y), self.preprocessor_.width)
+        trials = candidates(self, len(table.y), self.preprocessor_.width, table.groups is not None)
         # Kernels have all rows; where there are none to try, a large table is not held in memory twice.
         everything = self._rows(table, dtype) if X_val is None and len(trials) > 1 else folds[0].data
         small = len(table.y) <= ONE_THREAD_ROWS and devices.named(self.device).type == "cpu"
@@ -283,6 +292,15 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             mean = weighted_mean(y_known, weight)
             self._look_at(predicted, held_out, mean, weighted_mean((y_known - mean).square(), weight))
         return self
+
+    def _doubt_columns(self) -> None:
+        for label in self.preprocessor_.numbers_as_text():
+            warnings.warn(
+                f"{label} holds text, and nearly all of it reads as numbers: it is taken for categories; if it is "
+                "meant as numbers, leave the other cells empty, or convert it with pandas.to_numeric(errors='coerce')",
+                FitWarning,
+                stacklevel=4,
+            )
 
     def _take_over(self, fitted: Self) -> Self:
         """Everything that a fit gives, and nothing of one before."""
@@ -311,7 +329,13 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             self.rank_ = min(self.rank_, distinct_rows(data))
         line = self._line(data, how)
         self.trend_ = trend_of(self, len(data), line)
-        chosen, interrupted = self._train(data, validation, plan, self._members(plan, line, how), how)
+        members = self._members(plan, line, how)
+        chosen, interrupted = self._train(data, validation, plan, members, how)
+        fall = max(math.log(one.member.noise / float(one.history["noise"][-1])) for one in chosen)
+        again = None if interrupted else for_little_noise(self, plan, fall)
+        if again is not None:
+            with suppress(NumericalError):  # the first stands
+                chosen, interrupted = self._train(data, validation, again, members, replace(how, checkpoint=None))
         self._keep(chosen, validation, plan)
         return interrupted
 
@@ -326,6 +350,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             source, roles, fraction_of(self) if aside is None else None, limit, how.team, self.verbose
         )
         self.preprocessor_, self.target_ = survey.preprocessor(), survey.statistics.target()
+        self._doubt_columns()
         self.n_features_in_, self.feature_names_in_ = len(roles.features), np.array(roles.features, dtype=object)
         self.rows_ = source.rows
         self._settle(survey.statistics.rows)

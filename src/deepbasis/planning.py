@@ -1,6 +1,6 @@
 """What "auto" comes to for a table of so many rows: the settings of a run, and the weights to try."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -79,9 +79,8 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
     shallow = _is_shallow(given)
     rate = recipe.shallow_learning_rate if shallow else recipe.learning_rate
     kernel_rate = recipe.shallow_kernel_rate if shallow else None
-    noise_rate = recipe.shallow_noise_rate if shallow else recipe.noise_learning_rate
     if given.learning_rate != "auto":
-        rate, kernel_rate, noise_rate = float(given.learning_rate), None, recipe.noise_learning_rate
+        rate, kernel_rate = float(given.learning_rate), None
     settings = Settings(
         objective=objective,
         corrected=METHODS[method_of(given.method)].corrected,
@@ -89,7 +88,7 @@ def make_plan(given: Any, rows: int, *, streamed: bool = False, max_steps: int |
         passes=passes_an_epoch,
         batch_size=int(batch_size),
         learning_rate=rate,
-        noise_learning_rate=noise_rate,
+        noise_learning_rate=recipe.noise_learning_rate,
         kernel_learning_rate=kernel_rate,
         weight_decay=given.weight_decay,
         schedule=recipe.schedule,
@@ -106,6 +105,19 @@ def _is_shallow(given: Any) -> bool:
     """Whether it is a kernel of the inputs themselves, trained exactly."""
     identity = METHODS[method_of(given.method)].backbone == "identity"
     return identity and objective_of(given.method, given.objective) == EXACT
+
+
+def for_little_noise(given: Any, plan: Plan, fall: float) -> Plan | None:
+    """The plan by which a shallow kernel is trained again, if the log of its noise fell so far that it still falls.
+
+    With a rate c and N steps along a cosine Adam goes c N / 2 at most: half of that is a long way. The function may
+    have no noise at all, as that of a computer experiment. For all tables the faster rate would not do: docs/recipe.md.
+    """
+    settings, rate = plan.settings, RECIPES[given.recipe].shallow_noise_rate
+    slow = settings.noise_learning_rate
+    if not _is_shallow(given) or slow is None or rate <= slow or not fall >= 0.25 * slow * settings.epochs:
+        return None
+    return replace(plan, settings=replace(settings, noise_learning_rate=rate))
 
 
 def jitter_of(given: Any) -> float:
@@ -163,18 +175,19 @@ def trend_of(given: Any, rows: int, line: Line | None) -> str:
     return HALF if clear and given.members > 1 and METHODS[method_of(given.method)].backbone == "resnet" else "none"
 
 
-def candidates(given: Any, rows: int, columns: int) -> list[dict[str, Any]]:
+def candidates(given: Any, rows: int, columns: int, grouped: bool = False) -> list[dict[str, Any]]:
     """What a `DeepBasisRegressor` is to be fitted as, by changes of its parameters: networks, and shallow kernels.
 
     A shallow kernel trained by its marginal likelihood has little to overfit with: on a small table it is often better
-    than a network, and calibrated.
+    than a network, and calibrated. But not for new groups where rows are `grouped`: its likelihood takes rows of one
+    group for independent ones, and its kernel has seen all groups.
     """
     recipe = RECIPES[given.recipe]
     deep = {"method": method_of(given.method)}
     asked_for_a_network = (
         given.objective is not None or given.embedding not in ("auto", "none") or given.trend not in ("auto", "none")
     )
-    if given.method != "auto" or asked_for_a_network or rows > recipe.small_rows:
+    if given.method != "auto" or asked_for_a_network or grouped or rows > recipe.small_rows:
         return [deep]
     shallow = {
         "objective": "mml",

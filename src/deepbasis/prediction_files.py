@@ -21,6 +21,8 @@ from deepbasis.tables.predicted import Wanted
 from deepbasis.tables.sources import Source
 
 _KEY = b"deepbasis"
+_READING = 2
+"""Another number wherever the same file comes to be read otherwise: parts that were made before are made again."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,13 @@ class Work:
     """What is predicted, from what, by which model."""
 
     source: Source
+    inputs: Sequence[str]
+    """The columns that are predicted from."""
     predict: Callable[[Block], Any]
     """The predictive distribution of a block's rows."""
     wanted: Wanted
     ids: Sequence[str]
-    """Columns that are copied to the front."""
+    """Columns that are copied to the front; of a CSV the text of their cells."""
     model: str
     """A fingerprint."""
     block_rows: int
@@ -65,15 +69,15 @@ class Work:
     def _tables(self, file: int, schema: Any) -> Iterator[Any]:
         import pyarrow as pa
 
-        for block in self.source.file_blocks(file, self.source.names, self.block_rows):
-            kept = [block.table.column(name) for name in self.ids]
+        for block in self.source.file_blocks(file, self.inputs, self.block_rows, self.ids):
+            kept = [block.copied.column(name) for name in self.ids]
             numbers = self.wanted.numbers(self.predict(block))
             yield pa.table([*kept, *(pa.array(values, pa.float64()) for values in numbers)], schema=schema)
 
     def _schema(self, file: int, record: dict[str, Any]) -> Any:
         import pyarrow as pa
 
-        fields = [(name, self.source.type_of(file, name)) for name in self.ids]
+        fields = [(name, self.source.copied_type(file, name)) for name in self.ids]
         fields += [(name, pa.float64()) for name in self.wanted.names]
         return pa.schema(fields, metadata={_KEY: json.dumps(record, sort_keys=True).encode()})
 
@@ -83,6 +87,7 @@ class Work:
             "model": self.model,
             "input": [place.relative, *place.identity()],
             "columns": [*self.ids, *self.wanted.names],
+            "reading": _READING,
         }
 
 

@@ -28,7 +28,7 @@ from deepbasis.tables.arrow import Block
 from deepbasis.tables.counting import RowCounter
 from deepbasis.tables.predicted import Wanted
 from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target
-from deepbasis.tables.sources import Source
+from deepbasis.tables.sources import Source, text_columns
 
 _PREDICT_ROWS = 65_536  # transformed and predicted at a time
 
@@ -140,8 +140,9 @@ class Predictions:
     ) -> list[Path]:
         """Predict a table in files, of any size, into Parquet files of the same names in the folder `out`.
 
-        Each has the columns named by `ids`, then mean, std, the ends of the interval and the quantiles. A part that
-        stands there already, made by this model of this input, is left as it is. Workers of a `team` share the files.
+        Each has the columns named by `ids` (of a CSV as they stand in it, which is text), then mean, std, the ends of
+        the interval and the quantiles. A part that stands there already, made by this model of this input, is left as
+        it is. Workers of a `team` share the files.
         """
         check_is_fitted(self)
         wanted = Wanted(coverage, tuple(check_level(level) for level in quantiles))
@@ -170,18 +171,18 @@ class Predictions:
         self._work(self._source([path], ids), wanted, ids, memory).part(0, Path(out))
 
     def _source(self, data: Any, ids: Sequence[str]) -> Source:
-        """The columns that the model needs, after those named by `ids`."""
-        names = self.preprocessor_.input_columns
-        if names is not None:
-            return Source.open(data, list(dict.fromkeys([*ids, *names])))
-        source = Source.open(data)  # fitted on an array: its columns have a number only
-        inputs = [name for name in source.names if name not in ids]
-        if len(inputs) != len(self.preprocessor_.encodings):
-            raise InputError(
-                f"{source.name} has {len(inputs)} columns beside those named by ids, but the model was fitted on an "
-                f"array of {len(self.preprocessor_.encodings)} without names: give exactly those, in their order"
-            )
-        return Source.open(data, [*ids, *inputs])
+        """The columns that the model needs, after those named by `ids`; what it knows as text is text."""
+        names, encodings = self.preprocessor_.input_columns, self.preprocessor_.encodings
+        if names is None:  # fitted on an array: its columns have a number only
+            source = Source.open(data, text=ids)
+            names = [name for name in source.names if name not in ids]
+            if len(names) != len(encodings):
+                raise InputError(
+                    f"{source.name} has {len(names)} columns beside those named by ids, but the model was fitted on an "
+                    f"array of {len(encodings)} without names: give exactly those, in their order"
+                )
+        text = [*text_columns(names, encodings), *(name for name in ids if name not in names)]
+        return Source.open(data, list(dict.fromkeys([*ids, *names])), text=text)
 
     def _work(
         self,
@@ -208,4 +209,4 @@ class Predictions:
                 self.preprocessor_.encode([block.column(name) for name in names], x)
             return self._predicted([torch.from_numpy(x).to(self.ensemble_.stack.dtype)])
 
-        return Work(source, predict, wanted, ids, fingerprint(self), sizes.block_rows, tell)
+        return Work(source, names, predict, wanted, ids, fingerprint(self), sizes.block_rows, tell)

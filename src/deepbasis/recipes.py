@@ -84,7 +84,8 @@ class Recipe:
     shallow_kernel_rate: float | None
     """For the logarithms of its variance and lengthscales, which must travel far where a column says nothing."""
     shallow_noise_rate: float
-    """For the log of its noise variance, which must travel far where there is hardly any, in few steps."""
+    """For the log of its noise variance when it is trained again: the first time was not enough to find how little
+    noise there is."""
     shallow_jitter: float
     """Of the kernel matrix of its inducing points, relative to its diagonal."""
 

@@ -6,6 +6,7 @@ the new one, whatever happens to the writer.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -69,6 +70,10 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """The same, piece by piece: a file to write to, that takes its place when the block ends without an error."""
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder: a file cannot be written in its place", str(target))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", str(target.parent))
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -98,7 +98,7 @@ class Survey:
                 open_epoch,
                 rows=self.statistics.rows,
                 columns=encoder.preprocessor.width,
-                name=f"{self.source.fingerprint()}, {order}",
+                name=f"{self.source.fingerprint()}, {plan.epoch_rows} rows an epoch, {order}",
                 epoch_rows=plan.epoch_rows,
                 total_weight=None if self.roles.weight is None else self.statistics.mass,
                 open_pass=open_pass,

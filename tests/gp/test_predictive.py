@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import scoringrules
 import torch
@@ -413,3 +414,17 @@ def test_mixture_stacks_its_members(dtype):
     y = targets(dtype)
     assert torch.equal(mixture(members).crps(y), p.crps(y))
     assert torch.equal(mixture(members).means, p.means)
+
+
+@pytest.mark.parametrize("components", [1, 3])
+@pytest.mark.parametrize("name", ["cdf", "log_prob", "crps"])
+def test_targets_may_be_what_numpy_takes(name: str, components: int) -> None:
+    means = torch.randn(components, 5, dtype=torch.float64)
+    y = torch.randn(5, dtype=torch.float64)
+    for told in (Gaussian(means[0], means[0].exp()), GaussianMixture(means, means.exp())):
+        function = getattr(told, name)
+        for same in (y.numpy(), y.tolist(), pd.Series(y.numpy(), index=range(3, 8))):
+            torch.testing.assert_close(function(same), function(y), rtol=0.0, atol=0.0)
+        for wrong in (y.numpy()[:, None], y.numpy()[:4], [1.0]):
+            with pytest.raises(InputError, match="each of 5 rows"):
+                function(wrong)

@@ -402,3 +402,11 @@ def test_groups_that_cannot_be_used(case):
 
 def test_there_are_enough_of_them():
     assert sum(map(len, (TABLES, PREDICTIONS, TARGETS, WEIGHTS, GROUPS))) >= 150
+
+
+def test_of_a_column_of_numbers_the_cell_that_is_none_is_told():
+    fitted = Preprocessor.fit(pd.DataFrame({"a": [1.0, 2.0, 3.0]}))
+    with pytest.raises(InputError, match=r"'a'.*'abc' in row 2.*mend that cell"):
+        fitted.transform(pd.DataFrame({"a": ["1.5", "2", "abc", "x"]}))
+    with pytest.raises(InputError, match=r"'a'.*'1.5' in row 1"):
+        fitted.transform(pd.DataFrame({"a": [None, "1.5"]}))

@@ -96,6 +96,70 @@ def test_words_for_a_missing_value(tmp_path, word):
     assert table.isna().to_numpy().tolist() == [[False, False], [True, True]]
 
 
+@pytest.mark.parametrize("cells", [["01234", "98101"], ["1.10", "2"], ["true", "false"], ["2020-01-31"], ["12:30"]])
+def test_a_column_that_is_to_be_text_is_text_whatever_stands_in_it(tmp_path, cells):
+    (tmp_path / "t.csv").write_text("other,c\n" + "".join(f"1,{cell}\n" for cell in cells))
+    table = read_table(tmp_path / "t.csv", text=["c", "elsewhere"])
+    assert table["c"].tolist() == cells
+    assert table["other"].dtype.kind == "i"
+
+
+@pytest.mark.parametrize(
+    "word", ["", "NA", "NaN", "nan", "null", "NULL", "N/A", "None", "#N/A", '"NA"', '""', "-", " "]
+)
+def test_what_is_missing_in_a_column_that_is_to_be_text_is_missing_in_one_that_is(tmp_path, word):
+    was = csv_table(tmp_path, f"n,c\n1,K1A\n2,{word}\n")["c"]
+    (tmp_path / "t.csv").write_text(f"n,c\n1,123\n2,{word}\n")
+    now = read_table(tmp_path / "t.csv", text=["c"])["c"]
+    assert now[0] == "123"
+    assert was.isna()[1] == now.isna()[1]
+    assert was.isna()[1] or was[1] == now[1]
+
+
+KEYS = ["00123", "1001", "", "9007199254740993", "NA", "1.10", "TRUE", "12:30", "a, b", " 7 "]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
+def test_columns_to_be_copied_are_the_text_of_their_cells(tmp_path, ending):
+    table = pd.DataFrame({"x": range(len(KEYS)), "key": KEYS, "number": "1.10"})
+    write_table(table, tmp_path / f"t{ending}")
+    loaded = files.load(tmp_path / f"t{ending}")
+    copied = loaded.copied(["number", "key"])
+    assert list(copied.columns) == ["number", "key"]
+    assert copied["key"].fillna("").tolist() == KEYS
+    assert copied["key"].isna().tolist() == [key == "" for key in KEYS]
+    assert loaded.table(["number"])["number"].tolist() == [1.1] * len(KEYS)  # and read, it is what it is
+    assert loaded.copied([]).shape[1] == 0
+
+
+def test_columns_of_parquet_are_copied_as_what_they_are(tmp_path):
+    table = pa.table(
+        {
+            "order": pa.array([9007199254740993, None, 1001]),
+            "part": pa.array([1, None, 3], pa.uint8()),
+            "cents": pa.array([Decimal("1.10"), None, Decimal("2.00")]),
+            "day": pa.array([date(2020, 1, 1), None, date(2020, 1, 2)]),
+            "at": pa.array([time(12, 30), None, time(1, 2)]),
+            "flag": pa.array([True, None, False]),
+            "name": pa.array(["01", None, "NA"]),
+            "shop": pa.array(["a", None, "b"]).dictionary_encode(),
+        }
+    )
+    parquet.write_table(table, tmp_path / "t.parquet")
+    copied = files.load(tmp_path / "t.parquet").copied(table.schema.names)
+    write_table(copied, tmp_path / "copy.parquet")
+    back = parquet.read_table(tmp_path / "copy.parquet")
+    assert back.to_pydict() == table.to_pydict()
+    assert back.schema.field("order").type == pa.int64()
+    assert back.schema.field("part").type == pa.uint8()
+    write_table(copied, tmp_path / "copy.csv")
+    assert (tmp_path / "copy.csv").read_text().splitlines()[1:] == [
+        "9007199254740993,1,1.10,2020-01-01,12:30:00,True,01,a",
+        ",,,,,,,",
+        "1001,3,2.00,2020-01-02,01:02:00,False,NA,b",
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -125,6 +189,7 @@ def test_columns_are_chosen_by_name_in_the_order_asked_for(tmp_path, mixed):
         write_table(mixed, tmp_path / name)
         assert list(read_table(tmp_path / name, ["x", "n"]).columns) == ["x", "n"]
         assert list(read_table(tmp_path / name, drop=["x", "n"]).columns) == ["text", "flag", "day"]
+        assert read_table(tmp_path / name, []).shape == (3, 0)
 
 
 def test_parquet_types_that_csv_does_not_have(tmp_path):

@@ -88,6 +88,51 @@ def test_units_are_row_groups_and_know_their_rows(tmp_path, kind, units):
         assert row == unit.first_row + unit.rows
 
 
+@pytest.mark.parametrize("kind", ["csv", "csv.gz"])
+def test_a_column_that_is_to_be_text_is_text_in_every_file_and_block(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 40)
+    files = {"a": ["01234"] * 20 + ["NA"] * 20, "b": ["K1A", "true", "1.10"] * 7, "c": [""] * 9}
+    for name, cells in files.items():
+        pd.DataFrame({"zip": cells, "size": range(len(cells))}).to_csv(tmp_path / f"{name}.{kind}", index=False)
+    with pytest.raises(InputError, match=r"column 'zip' is text, and numeric in"):
+        Source.open(tmp_path)
+    source = Source.open(tmp_path, text=["zip", "elsewhere"])
+    assert source.kinds == {"zip": "categorical", "size": "numeric"}
+    expected = ["" if cell == "NA" else cell for cells in files.values() for cell in cells]
+    found = all_rows(source)
+    assert found["zip"].fillna("").tolist() == expected
+    assert found["zip"].isna().tolist() == [cell == "" for cell in expected]
+    assert found["size"].dtype.kind == "i"
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
+def test_columns_to_be_copied_lie_beside_the_rows(tmp_path, monkeypatch, kind):
+    """Of a CSV as the text of their cells, though they may be read as numbers too; of Parquet as what they are."""
+    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 60)
+    keys = ["00123", "NA", "", "1.10", "9007199254740993"] * 8
+    (tmp_path / "year=2021").mkdir()
+    path = tmp_path / "year=2021" / f"t.{kind}"
+    table = pd.DataFrame({"key": keys, "size": range(40)})
+    if kind == "parquet":
+        table.to_parquet(path, index=False, row_group_size=9)
+    else:
+        table.to_csv(path, index=False)
+    source = Source.open(tmp_path, ["key", "size", "year"])
+    ids = ["year", "key", "size"]
+    blocks = list(source.file_blocks(0, ["size"], 4, ids))
+    assert all(len(block.copied) == len(block) <= 4 for block in blocks)
+    assert [size for block in blocks for size in block.table.column("size").to_pylist()] == list(range(40))
+    copied = {name: [cell for block in blocks for cell in block.copied.column(name).to_pylist()] for name in ids}
+    text = kind != "parquet"
+    assert copied["key"] == [None if text and key == "" else key for key in keys]
+    assert copied["size"] == [str(k) if text else k for k in range(40)]
+    assert copied["year"] == [2021] * 40
+    assert [source.copied_type(0, name) for name in ids[1:]] == [
+        block.type for block in (blocks[0].copied.column(name) for name in ids[1:])
+    ]
+    assert all(block.copied is None for block in source.file_blocks(0, ["size"], 4))
+
+
 def test_a_csv_is_cut_between_records_and_not_inside_quotes(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 50)
     write(tmp_path, "csv")

@@ -12,6 +12,9 @@ from deepbasis.commands.options import TABLE, Debug, Json, Model, Target
 from deepbasis.commands.printing import console, print_json, text_table
 from deepbasis.commands.tables import load_model, new_table, target_values
 from deepbasis.commands.wording import table_named
+from deepbasis.errors import InputError
+from deepbasis.tables import files
+from deepbasis.tables.places import is_many
 
 
 def evaluate(
@@ -27,11 +30,14 @@ def evaluate(
 
     [bold]deepbasis evaluate[/bold] model.safetensors test.parquet -t price --json | jq .nll
     """
+    if is_many(test):
+        raise InputError(f"TEST '{test}' is a folder or a pattern, and evaluate takes one file: give the name of one")
     with notices(quiet=False):
         regressor = load_model(model)
-        X, kept = new_table(regressor, test, [target])
+        table = files.load(test)
+        X = new_table(regressor, table, [target])
         with table_named(test):
-            scores = regressor.evaluate(X, target_values(kept, target, test))
+            scores = regressor.evaluate(X, target_values(table.table([target]), target, test))
     if as_json:
         print_json({"rows": len(X), **scores})
     else:

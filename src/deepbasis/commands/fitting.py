@@ -74,7 +74,7 @@ def is_large(path: str | None) -> bool:
 def fit_table(model: DeepBasisRegressor, train: str, validation: str | None, columns: Columns) -> None:
     """One table, read at once."""
     X, y, sample_weight, labels = training_table(train, columns.target, columns.weight, columns.groups, columns.drop)
-    checked = None if validation is None else validation_table(validation, columns.target, list(X.columns))
+    checked = None if validation is None else validation_table(validation, columns.target, X)
     with table_named(train, validation):
         model.fit(X, y, sample_weight, labels, *(checked or (None, None)))
 

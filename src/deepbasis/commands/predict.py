@@ -48,7 +48,7 @@ def predict(
         typer.Option(
             "--id",
             metavar="COLUMN",
-            help="A column of NEW to copy to the front; may be given several times.",
+            help="A column of NEW to copy to the front, of a CSV as it stands; may be given several times.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -97,7 +97,8 @@ def predict(
 def _predicted_table(regressor: DeepBasisRegressor, new: str, wanted: Wanted, ids: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
-    X, kept = new_table(regressor, new, ids)
+    table = files.load(new)
+    kept, X = table.copied(ids), new_table(regressor, table, ids)
     with table_named(new):
         numbers = wanted.numbers(regressor.predict_dist(X))
     return pd.concat([kept, pd.DataFrame(dict(zip(wanted.names, numbers, strict=True)))], axis=1)

@@ -54,27 +54,33 @@ def training_table(
     return X, y, sample_weight, None if groups is None else table[groups].to_numpy()
 
 
-def validation_table(validation: str, target: str, columns: list[str]) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
-    table = files.read_table(validation, [*columns, target])
-    return table[columns], target_values(table, target, validation)
+def validation_table(validation: str, target: str, X: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
+    """The columns of the training table X; what is text there is text here, whatever stands in it."""
+    from pandas.api.types import is_string_dtype
+
+    types = {name: getattr(X[name].dtype, "categories", X[name]).dtype for name in X.columns}
+    text = [name for name, type_ in types.items() if is_string_dtype(type_)]
+    table = files.read_table(validation, [*X.columns, target], text=text)
+    return table[list(X.columns)], target_values(table, target, validation)
 
 
-def new_table(model: DeepBasisRegressor, path: str, beside: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The model's columns of a table in the model's order, and those in `beside`."""
-    names = getattr(model, "feature_names_in_", None)
-    if names is None:  # fitted in Python on an array: its columns have a number only
-        table = files.read_table(path)
-        files.check_columns(table, beside, files.display_name(path))
-        X = table.drop(columns=list(beside))
-        if X.shape[1] != model.n_features_in_:
-            raise InputError(
-                f"{files.display_name(path)} has {X.shape[1]} columns beside those named by options, but the model "
-                f"was fitted on an array of {model.n_features_in_} without names: give exactly those, in their order"
-            )
-        X.columns = range(X.shape[1])
-        return X, table[list(beside)]
-    table = files.read_table(path, list(dict.fromkeys([*beside, *names])))
-    return table[list(names)], table[list(beside)]
+def new_table(model: DeepBasisRegressor, new: files.Loaded, beside: Sequence[str]) -> pd.DataFrame:
+    """The model's columns of a table, in the model's order; what it knows as text is text.
+
+    A model that knows no names, fitted in Python on an array, takes all columns but those in `beside`.
+    """
+    from deepbasis.tables.sources import text_columns
+
+    encodings = model.preprocessor_.encodings
+    names = model.preprocessor_.input_columns
+    columns = names or list(new.table(drop=beside).columns)
+    if len(columns) != len(encodings):
+        raise InputError(
+            f"{new.name} has {len(columns)} columns beside those named by options, but the model "
+            f"was fitted on an array of {len(encodings)} without names: give exactly those, in their order"
+        )
+    X = new.table(columns, text=text_columns(columns, encodings))
+    return X if names else X.set_axis(range(len(columns)), axis=1)
 
 
 def target_values(table: pd.DataFrame, column: str, path: str) -> np.ndarray[Any, Any]:

@@ -3,13 +3,18 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int
 from deepbasis.gp.model import Terms
 from deepbasis.gp.objectives import gaussian_nll
+
+Targets = Float[Tensor, " n"] | ArrayLike
+"""A number for each of n rows."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +28,8 @@ class Gaussian:
     def std(self) -> Float[Tensor, " n"]:
         return self.variance.sqrt()
 
-    def cdf(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        return _ndtr((y - self.mean) / self.std)
+    def cdf(self, y: Targets) -> Float[Tensor, " n"]:
+        return _ndtr((_targets(y, self.mean) - self.mean) / self.std)
 
     def quantile(self, q: float) -> Float[Tensor, " n"]:
         return self.mean + self.std * _normal_quantile(_level(q), self.mean)
@@ -33,12 +38,12 @@ class Gaussian:
         """The central interval: as much probability below it as above it."""
         return _central_interval(self, coverage)
 
-    def log_prob(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        return -gaussian_nll(y, self.mean, self.variance)
+    def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
+        return -gaussian_nll(_targets(y, self.mean), self.mean, self.variance)
 
-    def crps(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    def crps(self, y: Targets) -> Float[Tensor, " n"]:
         """Continuous ranked probability score, in the target's units: E|Y - y| - 1/2 E|Y - Y'|."""
-        return _mean_absolute(y - self.mean, self.std) - self.std / math.sqrt(math.pi)
+        return _mean_absolute(_targets(y, self.mean) - self.mean, self.std) - self.std / math.sqrt(math.pi)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s n"]:
         return self.mean + self.std * _standard_normal(check_positive_int("count", count), self.mean, generator)
@@ -85,8 +90,8 @@ class GaussianMixture:
     def std(self) -> Float[Tensor, " n"]:
         return self.variance.sqrt()
 
-    def cdf(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        return self._average(_ndtr((y - self.means) / self.variances.sqrt()))
+    def cdf(self, y: Targets) -> Float[Tensor, " n"]:
+        return self._average(_ndtr((_targets(y, self.means[0]) - self.means) / self.variances.sqrt()))
 
     def quantile(self, q: float) -> Float[Tensor, " n"]:
         """The inverse of `cdf`, by Newton steps kept inside a shrinking bracket.
@@ -129,15 +134,16 @@ class GaussianMixture:
         """The central interval: as much probability below it as above it."""
         return _central_interval(self, coverage)
 
-    def log_prob(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        members = -gaussian_nll(y, self.means, self.variances)
+    def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
+        members = -gaussian_nll(_targets(y, self.means[0]), self.means, self.variances)
         if self.weights is None:
             return torch.logsumexp(members, 0) - math.log(len(self.means))
         return torch.logsumexp(members + self.weights.to(members.dtype).log()[:, None], 0)
 
-    def crps(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    def crps(self, y: Targets) -> Float[Tensor, " n"]:
         """E|Y - y| - 1/2 E|Y - Y'|, each expectation a mean over members or pairs of members."""
         shares = self.means.new_ones(len(self.means)) if self.weights is None else self.weights.to(self.means.dtype)
+        y = _targets(y, self.means[0])
         spread = torch.zeros_like(y)
         for share, mean, variance in zip(shares, self.means, self.variances, strict=True):  # in memory: E n, not E^2 n
             spread += share * self._average(_mean_absolute(self.means - mean, (self.variances + variance).sqrt()))
@@ -180,6 +186,14 @@ def mixture(members: list[Gaussian]) -> GaussianMixture:
     if not members:
         raise InputError("a mixture needs at least one member, got an empty list")
     return GaussianMixture(torch.stack([g.mean for g in members]), torch.stack([g.variance for g in members]))
+
+
+def _targets(y: Targets, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """As a tensor, one for each row: [n, 1] would be taken for n targets of every row."""
+    found = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y, dtype=np.float64)).to(like)
+    if found.shape != like.shape:
+        raise InputError(f"y must be one number for each of {len(like)} rows, got shape {list(found.shape)}")
+    return found
 
 
 def _central_interval(predictive: Predictive, coverage: float) -> tuple[Tensor, Tensor]:

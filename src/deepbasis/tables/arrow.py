@@ -31,6 +31,8 @@ class Block:
     """In the file, counting from 0."""
     table: Any
     """A pyarrow Table or RecordBatch."""
+    copied: Any = None
+    """Columns of the same rows that are handed on and not looked at, as another; None where there are none."""
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

@@ -10,18 +10,21 @@ from __future__ import annotations
 import codecs
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from deepbasis.errors import FileFormatError, InputError
 from deepbasis.tables.columns import Array
-from deepbasis.tables.csv_text import GZIP, check_text, header_of, parse
+from deepbasis.tables.csv_text import GZIP, check_text, header_of, parse, parse_cells
 from deepbasis.tables.places import Place
 
 BLOCK_BYTES = 4 << 20
+
+Rows: TypeAlias = tuple[Any, Any]
+"""Of one block: what is read, and what is copied."""
 
 _ENDS_A_FIELD = np.isin(np.arange(256), list(b",\n\r"))
 
@@ -47,7 +50,8 @@ class CsvFile:
     cuts: list[Cut]
 
     @classmethod
-    def survey(cls, place: Place) -> CsvFile:
+    def survey(cls, place: Place, text: Collection[str] = ()) -> CsvFile:
+        """Columns in `text` are text, whatever stands in them."""
         header: list[str] = []
         types: dict[str, Any] = {}
         cuts: list[Cut] = []
@@ -56,7 +60,7 @@ class CsvFile:
             check_text(content, place.name, start, line)
             if not header:
                 header = header_of(content, place.name)
-            table = parse(content, header, header, place.name, first_line=line)
+            table = parse(content, header, header, place.name, first_line=line, text=text)
             types = {name: agreed(types.get(name), table.schema.field(name).type) for name in header}
             cuts.append(Cut(start, start + len(content), line, row, table.num_rows))
             row += table.num_rows
@@ -64,23 +68,29 @@ class CsvFile:
             raise InputError(f"{place.name} is empty: it has no header and no rows")
         return cls(place, header, types, cuts)
 
-    def read(self, cut: Cut, columns: Sequence[str], types: dict[str, Any]) -> Any:
-        """A block as an Arrow table."""
+    def read(self, cut: Cut, columns: Sequence[str], types: dict[str, Any], copied: Sequence[str] = ()) -> Rows:
+        """A block as an Arrow table; and its columns that are to be copied, the text of their cells, as another."""
         with self.place.open() as file:
             content = file.read_at(cut.stop - cut.start, cut.start)
-        return self._parsed(content, cut, columns, types)
+        return self._parsed(content, cut, columns, types, copied)
 
-    def read_in_order(self, columns: Sequence[str], types: dict[str, Any]) -> Iterator[Any]:
+    def read_in_order(
+        self, columns: Sequence[str], types: dict[str, Any], copied: Sequence[str] = ()
+    ) -> Iterator[Rows]:
         """Every block, one after another: the only way through a gzipped file."""
         for cut, (_, _, content) in zip(self.cuts, _blocks(self.place), strict=False):
-            yield self._parsed(content, cut, columns, types)
+            yield self._parsed(content, cut, columns, types, copied)
 
-    def _parsed(self, content: bytes, cut: Cut, columns: Sequence[str], types: dict[str, Any]) -> Any:
+    def _parsed(
+        self, content: bytes, cut: Cut, columns: Sequence[str], types: dict[str, Any], copied: Sequence[str]
+    ) -> Rows:
         own = {name: types[name] for name in columns}
         table = parse(content, columns, self.header, self.place.name, own, cut.first_line)
         if table.num_rows != cut.rows:
             raise FileFormatError(f"{self.place.name} has changed while it was read; start again")
-        return table
+        if not copied:
+            return table, table
+        return table, parse_cells(content, copied, self.header, self.place.name, cut.first_line)
 
 
 def agreed(one: Any, other: Any) -> Any:

@@ -18,11 +18,20 @@ _BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16
 _PIECE = 1 << 24  # bytes decoded at a time
 
 
-def read_csv(content: bytes, name: str, columns: Sequence[str] | None, drop: Collection[str]) -> Any:
+def read_csv(
+    content: bytes, name: str, columns: Sequence[str] | None, drop: Collection[str], text: Collection[str] = ()
+) -> Any:
     """A whole file, or what came from standard input, as an Arrow table with its `columns` in that order."""
     check_text(content, name)
     header = header_of(content, name)
-    return parse(content, choose(header, columns, drop, name), header, name)
+    return parse(content, choose(header, columns, drop, name), header, name, text=text)
+
+
+def read_cells(content: bytes, name: str, columns: Sequence[str]) -> Any:
+    """`columns` of a whole file as the text of their cells; see `parse_cells`."""
+    check_text(content, name)
+    header = header_of(content, name)
+    return parse_cells(content, choose(header, columns, (), name), header, name)
 
 
 def parse(
@@ -32,16 +41,20 @@ def parse(
     name: str,
     types: Mapping[str, Any] | None = None,
     first_line: int = 1,
+    text: Collection[str] = (),
+    missing: Sequence[str] | None = None,
 ) -> Any:
     """The `chosen` columns as an Arrow table; those without a given type have the type of what stands in them.
 
-    `content` begins with the header where `first_line` is 1, and holds rows alone elsewhere. An empty line is no row;
-    but of a single column it is how a missing value is written.
+    Those in `text` are text, whatever stands in them. `missing` are the cells that hold no value, by default Arrow's
+    and None, in every column. `content` begins with the header where `first_line` is 1, and holds rows alone elsewhere.
+    An empty line is no row; but of a single column it is how a missing value is written.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    missing = [*arrow_csv.ConvertOptions().null_values, "None"]
+    given = {**(types or {}), **dict.fromkeys(text, pa.string())}
+    nulls = [*arrow_csv.ConvertOptions().null_values, "None"] if missing is None else list(missing)
     whole = content if content.endswith((b"\n", b"\r")) else content + b"\n"
     single = len(header) == 1
     if single and first_line == 1:
@@ -53,18 +66,23 @@ def parse(
             read_options=arrow_csv.ReadOptions(column_names=None if first_line == 1 else list(header)),
             parse_options=arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=not single),
             convert_options=arrow_csv.ConvertOptions(
-                include_columns=list(chosen), null_values=missing, strings_can_be_null=True, column_types=dict(types)
+                include_columns=list(chosen), null_values=nulls, strings_can_be_null=True, column_types=dict(types)
             ),
         )
 
     try:
-        table = read(types or {})
+        table = read(given)
         times = [field.name for field in table.schema if pa.types.is_time(field.type)]
         if times:  # 12:30 is not a date: it stays the text that it was
-            table = read({**(types or {}), **dict.fromkeys(times, pa.string())})
+            table = read({**given, **dict.fromkeys(times, pa.string())})
     except pa.ArrowException as error:
         raise _parse_error(content, len(header), name, error, first_line) from None
-    return table
+    return table.select(list(chosen))  # Arrow takes no column for all of them
+
+
+def parse_cells(content: bytes, chosen: Sequence[str], header: Sequence[str], name: str, first_line: int = 1) -> Any:
+    """The `chosen` columns as the text of their cells, for a copy: 00123, 1.10 and NA are that; empty is missing."""
+    return parse(content, chosen, header, name, first_line=first_line, text=chosen, missing=[""])
 
 
 def check_text(content: bytes, name: str, first_byte: int = 0, first_line: int = 1) -> None:

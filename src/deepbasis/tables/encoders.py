@@ -279,8 +279,12 @@ def check_kind(encoding: Encoding, column: Column) -> Column:
         if not other.any():
             return column
         column = Column(column.label, now, np.where(other, column.values, np.nan))
-    if was == "categorical" and now in ("numeric", "boolean") and any(_reads_as(now, c) for c in encoding.categories):
+    if was == "categorical" and now in ("numeric", "boolean") and any(reads_as(now, c) for c in encoding.categories):
         return column.as_text()
+    if (was, now) == ("numeric", "categorical"):  # tell of a text that is no number
+        strange = np.array([not reads_as("numeric", name) for name in column.categories])
+        if strange.any():
+            column = Column(column.label, now, np.where(strange[column.values], column.values, -1), column.categories)
     raise InputError(
         f"X: {column.label} was {_WORDS[was]} when the model was fitted and is {_WORDS[now]} now, "
         f"{column.example()}; {_REMEDIES[was]}, or fit the model again"
@@ -291,7 +295,7 @@ _WORDS = {"numeric": "numeric", "boolean": "boolean", "duration": "a duration", 
 _WORDS["categorical"] = "text (categories)"
 
 _REMEDIES = {
-    "numeric": "convert it with pandas.to_numeric",
+    "numeric": "mend that cell, or convert the column with pandas.to_numeric",
     "boolean": "convert it to True and False",
     "duration": "convert it with pandas.to_timedelta",
     "datetime": "convert it with pandas.to_datetime",
@@ -299,7 +303,7 @@ _REMEDIES = {
 }
 
 
-def _reads_as(kind: str, name: str) -> bool:
+def reads_as(kind: str, name: str) -> bool:
     """A category of training that a number, or a truth value, could have been."""
     if kind == "boolean":
         return name in ("True", "False")

@@ -13,11 +13,12 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepbasis.errors import FileFormatError, InputError
-from deepbasis.tables.csv_text import GZIP, PARQUET, read_csv
+from deepbasis.tables.csv_text import GZIP, PARQUET, read_cells, read_csv
 from deepbasis.tables.naming import ENDINGS as ENDINGS
 from deepbasis.tables.naming import STANDARD as STANDARD
 from deepbasis.tables.naming import check_present, choose, either, ending, one_line
@@ -28,27 +29,70 @@ if TYPE_CHECKING:
 
 
 def read_table(
-    path: str | os.PathLike[str], columns: Sequence[str] | None = None, *, drop: Collection[str] = ()
+    path: str | os.PathLike[str],
+    columns: Sequence[str] | None = None,
+    *,
+    drop: Collection[str] = (),
+    text: Collection[str] = (),
 ) -> pd.DataFrame:
     """The table at `path` (.csv, .csv.gz or .parquet; "-" is CSV on standard input), with its `columns` in that order.
 
     By default all columns but those in `drop`. In a CSV a column of numbers, of true and false, or of ISO 8601 dates is
-    read as such; the rest is text. Empty fields, NA, NaN, null and their like are missing values.
+    read as such; the rest is text, and so is a column in `text`, whatever stands in it. Empty fields, NA, NaN, null and
+    their like are missing values.
     """
+    return load(path).table(columns, drop=drop, text=text)
+
+
+def load(path: str | os.PathLike[str]) -> Loaded:
+    """What `read_table` takes, for several looks at it: standard input can be read only once."""
     name = display_name(path)
     if os.fspath(path) == STANDARD:
-        table = read_csv(sys.stdin.buffer.read(), name, columns, drop)
-    else:
-        place = Path(path)
-        kind = _ending_of_one_that_is_there(place, name)
-        content = _content(place)
-        if kind == ".parquet":
-            table = _read_parquet(content, name, columns, drop)
+        return Loaded(name, sys.stdin.buffer.read(), is_csv=True)
+    place = Path(path)
+    kind = _ending_of_one_that_is_there(place, name)
+    content = _content(place)
+    return Loaded(name, _unzipped(content, name) if kind == ".csv.gz" else content, is_csv=kind != ".parquet")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One file's content in memory, of which columns are still to be read."""
+
+    name: str
+    """How messages call it."""
+    content: bytes
+    is_csv: bool
+
+    def table(
+        self, columns: Sequence[str] | None = None, *, drop: Collection[str] = (), text: Collection[str] = ()
+    ) -> pd.DataFrame:
+        """As `read_table` has it."""
+        if self.is_csv:
+            table = read_csv(self.content, self.name, columns, drop, text)
         else:
-            table = read_csv(_unzipped(content, name) if kind == ".csv.gz" else content, name, columns, drop)
-    if table.num_rows == 0:
-        raise InputError(f"{name} has a header but no rows: it needs at least one")
-    return to_pandas(table)
+            table = _read_parquet(self.content, self.name, columns, drop)
+        if table.num_rows == 0:
+            raise InputError(f"{self.name} has a header but no rows: it needs at least one")
+        return to_pandas(table)
+
+    def copied(self, columns: Sequence[str]) -> pd.DataFrame:
+        """Columns to be handed on: of a CSV the text of their cells, of Parquet what they are, to the last digit."""
+        import pandas as pd
+        import pyarrow as pa
+
+        if not columns:
+            return pd.DataFrame()
+        if self.is_csv:
+            table = read_cells(self.content, self.name, columns)
+        else:
+            table = _read_parquet(self.content, self.name, columns, ())
+        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+        for k, field in enumerate(table.schema):
+            if pa.types.is_integer(field.type) and table.column(k).null_count:  # a gap would make floats of them all
+                nullable = str(field.type).replace("int", "Int").replace("u", "U")  # in pandas' words
+                frame[field.name] = pd.array(table.column(k).to_pylist(), dtype=nullable)
+        return frame
 
 
 def write_table(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:

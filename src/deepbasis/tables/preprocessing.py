@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from deepbasis.errors import FileFormatError, InputError
 from deepbasis.tables.columns import KINDS, Column
-from deepbasis.tables.encoders import FLAT, MAX_CATEGORIES, PHASES, Encoding, check_kind, encode, fit_encoding
+from deepbasis.tables.encoders import FLAT, MAX_CATEGORIES, PHASES, Encoding, check_kind, encode, fit_encoding, reads_as
 from deepbasis.tables.reading import column_names, open_table, read_column, some_rows
 from deepbasis.tables.targets import TargetScaler, check_target, check_weight, row_groups
 
@@ -44,8 +44,14 @@ class Preprocessor:
     """One for each input column."""
 
     @classmethod
-    def fit(cls, X: Any, weight: NDArray[Any] | None = None, estimator_name: str = _NAME) -> Preprocessor:
-        """Look at the rows of positive weight. The kinds of the columns are those of the whole table."""
+    def fit(
+        cls, X: Any, weight: NDArray[Any] | None = None, estimator_name: str = _NAME, *, within: Any = None
+    ) -> Preprocessor:
+        """Look at the rows of positive weight. The kinds of the columns are those of the whole table.
+
+        A column without values is refused, but where X are rows of a table `within` which it has some: it then is of
+        the kind that it has there, and says nothing.
+        """
         table = open_table(X, estimator_name)
         names = column_names(table)
         keep = None
@@ -56,7 +62,12 @@ class Preprocessor:
         encodings = []
         for position in range(table.shape[1]):
             column = read_column(table, position)
-            encodings.append(fit_encoding(column if keep is None else column.rows(keep), weight))
+            column = column if keep is None else column.rows(keep)
+            if within is not None and column.missing.all():
+                kind = read_column(open_table(within, estimator_name), position).kind
+                encodings.append(Encoding(kind, missing=False, varies=False))
+            else:
+                encodings.append(fit_encoding(column, weight))
         return cls(names, tuple(encodings))
 
     @staticmethod
@@ -74,6 +85,19 @@ class Preprocessor:
         inputs = self.input_columns or [f"x{position}" for position in range(len(self.encodings))]
         pairs = zip(inputs, self.encodings, strict=True)
         return [name for column, encoding in pairs for name in encoding.names(column)] or ["constant"]
+
+    def numbers_as_text(self) -> list[str]:
+        """Columns that are taken for categories, though nearly all of their many texts are numbers: how to call them.
+
+        A "?" in a column of numbers makes it text.
+        """
+        found = []
+        for position, encoding in enumerate(self.encodings):
+            numbers = sum(reads_as("numeric", name) for name in encoding.categories)
+            if encoding.other and numbers >= 0.9 * len(encoding.categories):
+                name = None if self.input_columns is None else self.input_columns[position]
+                found.append(f"column {position}" if name is None else f"column {name!r}")
+        return found
 
     @property
     def width(self) -> int:

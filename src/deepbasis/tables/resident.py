@@ -90,7 +90,13 @@ class Table:
     def _groups(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """A label for each row, in the order of a hash of what it stands for; and how many rows each label has."""
         labels = row_groups(Preprocessor.fit(self.X, self.weight).transform(self.X), self.groups)
-        return labels, np.bincount(labels, self.weight).astype(np.float64)
+        mass = np.bincount(labels, self.weight).astype(np.float64)
+        if len(mass) == 1 and self.groups is not None:
+            raise InputError(
+                "groups puts all rows into one group, so that none can be held out: give more groups, leave groups "
+                "out, or give rows to validate on"
+            )
+        return labels, mass
 
     def _without(self, outside: NDArray[np.bool_]) -> tuple["Table", "Table"]:
         return self.rows(np.flatnonzero(~outside)), self.rows(np.flatnonzero(outside))

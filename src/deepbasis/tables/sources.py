@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from deepbasis.errors import InputError
 from deepbasis.tables.arrow import Block, kind_of
-from deepbasis.tables.columns import MISSING
-from deepbasis.tables.csv_blocks import CsvFile, agreed
+from deepbasis.tables.columns import MISSING, category
+from deepbasis.tables.csv_blocks import CsvFile, Rows, agreed
+from deepbasis.tables.encoders import Encoding
 from deepbasis.tables.files import to_pandas
 from deepbasis.tables.naming import choose
 from deepbasis.tables.parquet_groups import ParquetFile
@@ -65,13 +66,18 @@ class Source:
                 }
 
     @classmethod
-    def open(cls, data: Any, columns: Sequence[str] | None = None, drop: Collection[str] = ()) -> Source:
-        """All columns but those in `drop`, or the `columns` alone, whatever else the files hold."""
+    def open(
+        cls, data: Any, columns: Sequence[str] | None = None, drop: Collection[str] = (), text: Collection[str] = ()
+    ) -> Source:
+        """All columns but those in `drop`, or the `columns` alone, whatever else the files hold.
+
+        Those in `text` are text in a CSV, whatever stands in them. Parquet has types of its own.
+        """
         files: list[ParquetFile | CsvFile] = []
         kinds: dict[str, str] = {}
         names: list[str] = []
         for place in find_places(data):
-            file = (ParquetFile if place.ending == ".parquet" else CsvFile).survey(place)
+            file = ParquetFile.survey(place) if place.ending == ".parquet" else CsvFile.survey(place, text)
             chosen = choose(_names(file), columns, drop, place.name)
             if isinstance(file, ParquetFile):
                 file.check_types([name for name in chosen if name in file.types])
@@ -104,26 +110,35 @@ class Source:
             return pa.scalar(one.place.constants[column]).type
         return one.types[column] if isinstance(one, ParquetFile) else self._csv_types[column]
 
+    def copied_type(self, file: int, column: str) -> Any:
+        """The Arrow type that a column of a file is copied as: text where the file is."""
+        import pyarrow as pa
+
+        one = self.files[file]
+        is_text = isinstance(one, CsvFile) and column not in one.place.constants
+        return pa.string() if is_text else self.type_of(file, column)
+
     def row_bytes(self) -> int:
         """About how much memory a row of all columns takes."""
         return sum(_TEXT_BYTES if kind == "categorical" else 8 for kind in self.kinds.values())
 
-    def blocks(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[Block]:
-        """The rows of a unit in their order, at most `rows` at a time."""
+    def blocks(self, unit: int, columns: Sequence[str], rows: int, copied: Sequence[str] = ()) -> Iterator[Block]:
+        """The rows of a unit in their order, at most `rows` at a time; beside them the columns that are `copied`."""
         where = self.units[unit]
         file = self.files[where.file]
-        inside = [name for name in columns if name not in file.place.constants]
+        inside, beside = ([name for name in some if name not in file.place.constants] for some in (columns, copied))
         row = where.first_row
-        for table in _tables(file, where.index, inside, rows, self._csv_types):
+        for table, cells in _tables(file, where.index, inside, rows, self._csv_types, beside):
             for start in range(0, table.num_rows, rows):
                 some = _with_constants(table.slice(start, rows), columns, file.place)
-                yield Block(file.place.name, row, some)
+                kept = _with_constants(cells.slice(start, rows), copied, file.place) if copied else None
+                yield Block(file.place.name, row, some, kept)
                 row += some.num_rows
 
-    def file_blocks(self, file: int, columns: Sequence[str], rows: int) -> Iterator[Block]:
+    def file_blocks(self, file: int, columns: Sequence[str], rows: int, copied: Sequence[str] = ()) -> Iterator[Block]:
         """The rows of a file in their order."""
         for unit in self._units_of[file]:
-            yield from self.blocks(unit, columns, rows)
+            yield from self.blocks(unit, columns, rows, copied)
 
     def check_rows(self) -> None:
         if self.rows == 0:
@@ -147,6 +162,27 @@ class Source:
         """Of what the files are, not of what they hold: names, sizes and row counts."""
         told = [(file.place.relative, file.place.identity()[0]) for file in self.files]
         return hashlib.sha256(repr((told, self.file_rows, sorted(self.kinds.items()))).encode()).hexdigest()[:16]
+
+
+def text_columns(names: Sequence[str], encodings: Sequence[Encoding]) -> list[str]:
+    """The columns that a model knows as text: in a CSV they are text, whatever stands in the cells of this one.
+
+    Not those whose categories are all numbers or truth values as we write them (1, 2.5, True): a pandas Categorical may
+    have held these, and 1.0, as pandas writes it in a column with a gap, is its 1.
+    """
+    return [
+        name
+        for name, encoding in zip(names, encodings, strict=True)
+        if encoding.kind == "categorical"
+        and not (encoding.categories and all(_was_a_number(one) for one in encoding.categories))
+    ]
+
+
+def _was_a_number(name: str) -> bool:
+    try:
+        return name in ("True", "False") or category(float(name)) == name
+    except ValueError:
+        return False
 
 
 def _names(file: ParquetFile | CsvFile) -> list[str]:
@@ -177,14 +213,21 @@ def _units(position: int, file: ParquetFile | CsvFile) -> Iterator[Unit]:
 
 
 def _tables(
-    file: ParquetFile | CsvFile, index: int, columns: Sequence[str], rows: int, types: dict[str, Any]
-) -> Iterator[Any]:
+    file: ParquetFile | CsvFile,
+    index: int,
+    columns: Sequence[str],
+    rows: int,
+    types: dict[str, Any],
+    copied: Sequence[str],
+) -> Iterator[Rows]:
+    """What is read of a unit, and what is copied: in Parquet columns like any other."""
     if isinstance(file, ParquetFile):
-        yield from file.read(index, columns, rows)
+        for batch in file.read(index, list(dict.fromkeys([*columns, *copied])), rows):
+            yield batch, batch
     elif index < 0:
-        yield from file.read_in_order(columns, types)
+        yield from file.read_in_order(columns, types, copied)
     else:
-        yield file.read(file.cuts[index], columns, types)
+        yield file.read(file.cuts[index], columns, types, copied)
 
 
 def _with_constants(table: Any, columns: Sequence[str], place: Place) -> Any:
