@@ -21,7 +21,7 @@ from deepbasis import DeepBasisRegressor, choosing, estimator, planning
 from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
-from deepbasis.errors import NumericalError
+from deepbasis.errors import NumericalError, UnfinishedError
 from deepbasis.estimator import FitWarning
 from deepbasis.gp.expansion import RBF
 from deepbasis.gp.predictive import Gaussian
@@ -417,22 +417,68 @@ def test_of_two_kernels_the_likelier_is_taken(
         assert choosing.bic(kernel, weighted) == pytest.approx(0.5 * criterion(kernel), rel=1e-6)
 
 
-def test_groups_are_for_networks() -> None:
+def test_groups_are_for_networks(prefer: Callable[[str], None]) -> None:
     """A kernel's likelihood takes rows of one group for independent ones, and would be far too sure of new groups."""
     X, y = easy()
     assert len(candidates(small(), len(X), 3)) == 3
     assert candidates(small(), len(X), 3, grouped=True) == [{"method": "dbk-silu"}]
+    prefer("sv-rbf")
+    assert small().fit(X, y).method_ == "sv-rbf"
     assert small().fit(X, y, groups=np.arange(len(X)) // 5).method_ == "dbk-silu"
 
 
-def test_a_kernel_finds_how_little_noise_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A computer experiment: the noise starts at half of what a line leaves, thousands of times too large."""
-    monkeypatch.setattr(planning, "RECIPES", RECIPES)
+KERNEL = {"method": "sv-rbf", "objective": "mml", "members": 1, "random_state": 0, "device": "cpu"}
+
+
+def experiment(noise: float) -> tuple[Floats, Floats]:
     rng = np.random.default_rng(0)
     X = rng.uniform(-1.0, 1.0, size=(300, 2))
-    y = np.sin(3.0 * X[:, 0]) * np.cos(2.0 * X[:, 1]) + 0.003 * rng.normal(size=len(X))
-    model = DeepBasisRegressor(method="sv-rbf", objective="mml", members=1, random_state=0, device="cpu").fit(X, y)
-    assert 0.002 < math.sqrt(model.noise_[0]) < 0.006
+    return X, np.sin(3.0 * X[:, 0]) * np.cos(2.0 * X[:, 1]) + noise * rng.normal(size=len(X))
+
+
+@pytest.mark.parametrize(("noise", "trainings"), [(0.003, 2), (0.3, 1)])
+def test_a_kernel_finds_how_little_noise_there_is(
+    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], noise: float, trainings: int
+) -> None:
+    """A computer experiment: the noise starts at half of what a line leaves, thousands of times too large."""
+    monkeypatch.setattr(planning, "RECIPES", RECIPES)
+    model = DeepBasisRegressor(**KERNEL).fit(*experiment(noise))
+    assert math.sqrt(model.noise_[0]) == pytest.approx(noise, rel=0.5)
+    assert len(runs) == trainings
+
+
+@pytest.mark.parametrize(
+    "changes", [{"epochs": 30}, {"recipe": "paper", "epochs": 30}, {"method": "dbk-silu"}], ids=str
+)
+def test_nothing_else_is_trained_twice(runs: list[dict[str, Any]], changes: dict[str, Any]) -> None:
+    """Neither where the number of steps was asked for, nor a network, nor as the paper does it."""
+    DeepBasisRegressor(**{**KERNEL, "rank": 8, "width": 8, **changes}).fit(*experiment(0.0))
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("bad", [UnfinishedError("Ctrl-C"), NumericalError("NaN"), "interrupted", "failed"], ids=str)
+def test_a_second_training_that_does_not_end_well_is_as_none(monkeypatch: pytest.MonkeyPatch, bad: Any) -> None:
+    monkeypatch.setattr(planning, "RECIPES", {"default": replace(RECIPES["default"], exact_steps=40)})
+    X, y = experiment(0.0)
+    genuine, calls = estimator.train, []
+
+    def trained(*given: Any, **more: Any) -> Any:
+        outcomes = genuine(*given, **more)
+        calls.append(outcomes)
+        if len(calls) == 1:
+            return outcomes
+        if isinstance(bad, BaseException):
+            raise bad
+        return [replace(outcome, status=bad) for outcome in outcomes]
+
+    monkeypatch.setattr(estimator, "train", trained)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        model = DeepBasisRegressor(**KERNEL).fit(X, y)
+    assert len(calls) == 2
+    first, second = (one[0].history["noise"].numpy() for one in calls)
+    np.testing.assert_array_equal(model.history_[0]["noise"], first)
+    assert second[-1] < first[-1]
 
 
 @pytest.mark.parametrize(

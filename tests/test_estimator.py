@@ -685,9 +685,18 @@ def test_a_few_cells_that_are_no_numbers_are_told() -> None:
     cells = pd.Series(X[:, 0]).round(3).astype(str)
     cells[[3, 50]] = "?"
     table = pd.DataFrame({"power": cells, "b": X[:, 1]})
-    with pytest.warns(FitWarning, match=r"column 'power' holds text.*numbers.*categories.*to_numeric") as seen:
+    with pytest.warns(FitWarning, match=r"column 'power' holds text.*numbers.*'\?'.*categories.*to_numeric") as seen:
         small().fit(table, y)
     assert [str(warning.filename) for warning in seen] == [__file__]
+
+
+def test_numbers_that_are_meant_as_categories_are_not_told() -> None:
+    X, y = easy()
+    zips = pd.Series(np.arange(len(X)) % 60 + 10_000)
+    table = pd.DataFrame({"zip": zips.astype(str), "kind": zips.astype("category"), "b": X[:, 1]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small().fit(table, y)
 
 
 def test_names_of_a_table_before_are_forgotten() -> None:

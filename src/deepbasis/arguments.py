@@ -23,11 +23,6 @@ def check_arguments(given: Any) -> None:
                 "method 'dnn' has no distribution over its weights: objective must be 'mse' or None, got "
                 f"{given.objective!r}"
             )
-        if given.method != "dnn" and given.objective == "mse":
-            raise InputError(
-                f"objective 'mse' says nothing about the distribution of the weights that method {given.method!r} has: "
-                "take method='dnn', or another objective"
-            )
     check_choice("embedding", given.embedding, {"auto", *EMBEDDINGS})
     if METHODS[method_of(given.method)].backbone == "identity" and given.embedding not in ("auto", "none"):
         raise InputError(
@@ -56,6 +51,15 @@ def check_arguments(given: Any) -> None:
             raise InputError(f"{name} must be True, False or 'auto', got {getattr(given, name)!r}")
     if not (given.random_state is None or isinstance(given.random_state, np.random.RandomState)):
         check_seed("random_state", given.random_state)
+
+
+def check_objective(given: Any) -> None:
+    """What is refused of a new fit; models in files may have it."""
+    if given.method != "dnn" and given.objective == "mse":
+        raise InputError(
+            f"objective 'mse' says nothing about the distribution of the weights that method {given.method!r} has: "
+            "take method='dnn', or another objective"
+        )
 
 
 def is_auto(value: Any) -> bool:

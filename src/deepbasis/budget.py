@@ -109,8 +109,8 @@ class Budget:
         block_rows = min(max(self.room // 8 // while_read, fewest), most)
         buffer_rows = min(max(self.room // 4 // max(encoded, 1), block_rows), _BUFFER_ROWS) if mixing else 0
         missing = block_rows * while_read + buffer_rows * encoded - self.left
-        if missing > 0:  # of each byte more at most 3 of 8 go into larger sizes
-            raise self._too_little(self.limit + missing * 8 // 5)
+        if missing > 0:  # of each byte more at most 3 of 8 go into larger sizes, and a third of the rest into members
+            raise self._too_little(self.limit + missing * 12 // 5)
         return Sizes(block_rows, buffer_rows)
 
     def members_at_a_time(self, members: int, bytes_per_member: int) -> int:

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Collection
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from itertools import cycle
@@ -19,23 +19,24 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from deepbasis import persistence, streaming
-from deepbasis.arguments import check_arguments, wants_calibration
+from deepbasis.arguments import check_arguments, check_objective, wants_calibration
 from deepbasis.budget import fits_in_memory, parse_memory
 from deepbasis.choosing import fit_best
 from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows, Stream
+from deepbasis.engine.checkpoint import FAILED
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.outcomes import Outcome
 from deepbasis.engine.progress import ProgressBar
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError, NumericalError, UnfinishedError, check_positive_int
-from deepbasis.gp import exact, metrics
+from deepbasis.gp import exact
 from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
-from deepbasis.gp.predictive import Gaussian, GaussianMixture
+from deepbasis.gp.predictive import GaussianMixture
 from deepbasis.persistence import KIND as KIND
 from deepbasis.planning import (
     How,
@@ -48,6 +49,7 @@ from deepbasis.planning import (
     inner_of,
     jitter_of,
     make_plan,
+    noise_still_falls,
     trend_of,
 )
 from deepbasis.predictions import Predictions
@@ -57,10 +59,9 @@ from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_tar
 from deepbasis.tables.resident import Table
 from deepbasis.tables.scanning import Roles
 from deepbasis.tables.sources import Source
-from deepbasis.validating import Fold, fair_say
+from deepbasis.validating import Fold, fair_say, looked_at
 
 _INTERRUPTED = "the fit was interrupted: this is the best so far"
-_HEALTH_ROWS = 30  # fewer validation rows say nothing
 
 
 class FitWarning(UserWarning):
@@ -198,6 +199,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         a site) are held out together, so that selection and calibration are for new groups.
         """
         self._check_parameters()
+        check_objective(self)
         # A fit that fails leaves what there was before.
         return self._take_over(copy(self)._fit_table(X, y, sample_weight, groups, X_val, y_val, How()))
 
@@ -227,6 +229,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         Every worker of a `team` makes the same call, and reads its part; `memory` is what each may use.
         """
         self._check_parameters()
+        check_objective(self)
         limit = parse_memory(memory)
         how = How(None if max_steps is None else check_positive_int("max_steps", max_steps), checkpoint, team)
         if checkpoint is not None and self.random_state is None:
@@ -268,7 +271,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             splits = [table.split(fraction_of(self))]
         known = splits[0][0] if len(splits) == 1 else table  # what some member is fitted to
         self.preprocessor_ = Preprocessor.fit(known.X, known.weight, within=None if known is table else table.X)
-        self._doubt_columns()
+        self._doubt_columns(known.X)
         self.target_ = TargetScaler.fit(known.y, known.weight)
         dtype = make_plan(self, len(known.y)).settings.dtype
         folds = []
@@ -293,17 +296,18 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             self._look_at(predicted, held_out, mean, weighted_mean((y_known - mean).square(), weight))
         return self
 
-    def _doubt_columns(self) -> None:
-        for label in self.preprocessor_.numbers_as_text():
+    def _doubt_columns(self, X: Any) -> None:
+        for label, cell in self.preprocessor_.numbers_as_text(X):
             warnings.warn(
-                f"{label} holds text, and nearly all of it reads as numbers: it is taken for categories; if it is "
-                "meant as numbers, leave the other cells empty, or convert it with pandas.to_numeric(errors='coerce')",
+                f"{label} holds text that mostly reads as numbers, but for cells such as {cell!r}: it is taken for "
+                "categories; if it is meant as numbers, leave such cells empty, or convert it with "
+                "pandas.to_numeric(errors='coerce')",
                 FitWarning,
                 stacklevel=4,
             )
 
     def _take_over(self, fitted: Self) -> Self:
-        """Everything that a fit gives, and nothing of one before."""
+        """Everything that a fit gives; what it has taken away from a copy of this, such as names, goes here too."""
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         self.__dict__.update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
@@ -331,13 +335,27 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self.trend_ = trend_of(self, len(data), line)
         members = self._members(plan, line, how)
         chosen, interrupted = self._train(data, validation, plan, members, how)
-        fall = max(math.log(one.member.noise / float(one.history["noise"][-1])) for one in chosen)
-        again = None if interrupted else for_little_noise(self, plan, fall)
-        if again is not None:
-            with suppress(NumericalError):  # the first stands
-                chosen, interrupted = self._train(data, validation, again, members, replace(how, checkpoint=None))
+        if not interrupted and how.max_steps is None:
+            chosen, interrupted = self._with_little_noise(chosen, data, validation, plan, members, how)
         self._keep(chosen, validation, plan)
         return interrupted
+
+    def _with_little_noise(
+        self, chosen: list[Outcome], data: Rows, validation: Rows, plan: Plan, members: list[Member], how: How
+    ) -> tuple[list[Outcome], bool]:
+        """A shallow kernel whose noise still falls is trained again; the first stands if that does not end well."""
+        fall = max(math.log(one.member.noise / float(one.history["noise"][-1])) for one in chosen)
+        if not how.team.broadcast_object(noise_still_falls(self, plan, fall)):
+            return chosen, False
+        again = for_little_noise(self, plan)
+        try:
+            found, interrupted = self._train(data, validation, again, members, replace(how, checkpoint=None))
+        except UnfinishedError:
+            return chosen, True
+        except NumericalError:
+            return chosen, False
+        ended_well = not interrupted and len(found) == len(chosen) and all(one.status != FAILED for one in found)
+        return found if ended_well else chosen, interrupted
 
     def _fit_streamed(self, source: Source, roles: Roles, aside: Source | None, limit: int | None, how: How) -> Self:
         """The statistics first, then training on a stream of batches."""
@@ -350,7 +368,6 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             source, roles, fraction_of(self) if aside is None else None, limit, how.team, self.verbose
         )
         self.preprocessor_, self.target_ = survey.preprocessor(), survey.statistics.target()
-        self._doubt_columns()
         self.n_features_in_, self.feature_names_in_ = len(roles.features), np.array(roles.features, dtype=object)
         self.rows_ = source.rows
         self._settle(survey.statistics.rows)
@@ -362,10 +379,10 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         # Rows of another table may lie elsewhere, and have other slopes.
         self.trend_ = trend_of(self, survey.statistics.rows, line if aside is None else None)
         members = self._members(plan, line, how)
-        room = streaming.room_for(plan, self._build(members[0]), len(members), validation, encoder, source, limit)
-        at_a_time = min(how.team.gather_objects(room.members))
+        model = self._build(members[0])
+        room = streaming.room_for(plan, model, len(members), validation, encoder, source, limit, how.team)
         with survey.stream(encoder, plan, room.sizes, members[0].seed, how.team) as data:
-            chosen, interrupted = self._train(data, judges, plan, members, replace(how, wave_size=at_a_time))
+            chosen, interrupted = self._train(data, judges, plan, members, replace(how, wave_size=room.members))
         if interrupted:
             warnings.warn(_INTERRUPTED, FitWarning, stacklevel=3)
         self._keep(chosen, judges, plan)
@@ -509,31 +526,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         self._set_models(self.models_, rows.x.dtype, self.ensemble_.stack.device, self.calibration_)
 
     def _look_at(self, predicted: GaussianMixture, validation: Rows, mean: Tensor, variance: Tensor) -> None:
-        """The health check: are the validation rows predicted better than by one Gaussian, that of the training rows?
-
-        Its `mean` and `variance` are in the units that the target is trained in.
-        """
-        y, weight = validation.y.double(), None if validation.weight is None else validation.weight.double()
-        # In double precision: beside a large mean float32 has no digits left for what varies.
-        exactly = GaussianMixture(predicted.means.double(), predicted.variances.double(), predicted.weights)
-        units = (self.target_.scale, self.target_.mean)
-        self.validation_ = metrics.evaluate(exactly.affine(*units), y * units[0] + units[1], weight)
-        constant = Gaussian(*(value.double().expand_as(y) for value in (mean, variance.clamp_min(NOISE_FLOOR))))
-        self.validation_["nll_constant"] = float(metrics.nll(constant, y, weight)) + math.log(units[0])
-        if variance <= NOISE_FLOOR:  # a constant target: nothing can be better
-            return
-        loss = constant.log_prob(y) - exactly.log_prob(y)
-        worse = weighted_mean(loss, weight)
-        shares = torch.full_like(loss, 1.0 / len(loss)) if weight is None else weight / weight.sum()
-        error = (shares * (loss - worse)).square().sum().sqrt()
-        if 1.0 / shares.square().sum() >= _HEALTH_ROWS - 0.5 and worse > 2.0 * error:
-            warnings.warn(
-                f"on the {len(loss)} validation rows this model's NLL is {float(worse):.3g} nats worse than that "
-                "of a constant Gaussian: the inputs may say nothing about the target, or the fit went wrong; try more "
-                "rows, a smaller learning_rate, a larger alpha, or another method",
-                FitWarning,
-                stacklevel=4,
-            )
+        self.validation_, doubt = looked_at(predicted, validation, mean, variance, self.target_)
+        if doubt:
+            warnings.warn(doubt, FitWarning, stacklevel=4)
 
     # ---- files -------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ class Plan:
     epoch_rows: int
     """Rows of an epoch: all of them, or a piece where the table is streamed."""
     steps: int
+    """Of the whole training."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +108,22 @@ def _is_shallow(given: Any) -> bool:
     return identity and objective_of(given.method, given.objective) == EXACT
 
 
-def for_little_noise(given: Any, plan: Plan, fall: float) -> Plan | None:
-    """The plan by which a shallow kernel is trained again, if the log of its noise fell so far that it still falls.
+def noise_still_falls(given: Any, plan: Plan, fall: float) -> bool:
+    """Whether the log of a shallow kernel's noise fell so far that the steps were too few.
 
     With a rate c and N steps along a cosine Adam goes c N / 2 at most: half of that is a long way. The function may
-    have no noise at all, as that of a computer experiment. For all tables the faster rate would not do: docs/recipe.md.
+    have no noise at all, as that of a computer experiment. Whoever asked for a number of steps has these.
     """
-    settings, rate = plan.settings, RECIPES[given.recipe].shallow_noise_rate
-    slow = settings.noise_learning_rate
-    if not _is_shallow(given) or slow is None or rate <= slow or not fall >= 0.25 * slow * settings.epochs:
-        return None
-    return replace(plan, settings=replace(settings, noise_learning_rate=rate))
+    slow, recipe = plan.settings.noise_learning_rate, RECIPES[given.recipe]
+    if not _is_shallow(given) or given.epochs != "auto" or slow is None or recipe.shallow_noise_rate <= slow:
+        return False
+    return fall >= 0.25 * slow * plan.settings.epochs
+
+
+def for_little_noise(given: Any, plan: Plan) -> Plan:
+    """The plan by which it is trained again. For all tables the faster rate would not do: docs/recipe.md."""
+    rate = RECIPES[given.recipe].shallow_noise_rate
+    return replace(plan, settings=replace(plan.settings, noise_learning_rate=rate))
 
 
 def jitter_of(given: Any) -> float:

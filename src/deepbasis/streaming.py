@@ -92,7 +92,8 @@ class Survey:
             for chunk in batches(passes.epoch(0), rows):
                 yield _parts(torch.from_numpy(chunk), encoder)
 
-        order = f"seed {seed}, blocks of {sizes.block_rows} rows, mixed among {sizes.buffer_rows}"
+        among = min(sizes.buffer_rows, plan.epoch_rows)
+        order = f"seed {seed}, blocks of {sizes.block_rows} rows, mixed among {among}"
         try:
             yield Stream(
                 open_epoch,
@@ -131,10 +132,10 @@ def take_survey(
         held_out = HeldOut.groups(fraction, source.rows, most_rows(len(roles.features)))
     else:
         held_out = HeldOut.choose(fraction, source.file_rows, most_rows(len(roles.features)))
-    sizes = Budget.of(limit).sizes(source.row_bytes(), len(source.names), len(source.names), 8)
     mine = range(team.rank, len(source.units), team.size)
     found: tuple[Statistics, list[Held]] | Exception
     try:
+        sizes = Budget.of(limit).sizes(source.row_bytes(), len(source.names), len(source.names), 8)
         with RowCounter(sum(source.units[unit].rows for unit in mine), visible and team.first) as tell:
             found = scan(source, roles, held_out, mine, sizes.block_rows, tell)
     except Exception as error:  # the others are waiting, and must hear of it
@@ -186,6 +187,31 @@ class Room:
 
 
 def room_for(
+    plan: Plan,
+    model: DeepBasisGP,
+    members: int,
+    validation: Rows,
+    encoder: Encoder,
+    source: Source,
+    limit: int | None,
+    team: Team = ALONE,
+) -> Room:
+    """At this worker; of members as many as all have room for. Where one has too little all hear of it."""
+    told: Room | InputError
+    try:
+        told = _own_room(plan, model, members, validation, encoder, source, limit)
+    except InputError as error:
+        told = error
+    everyone = team.gather_objects(told)
+    if isinstance(told, InputError):
+        raise told
+    for one in everyone:
+        if isinstance(one, InputError):
+            raise one
+    return Room(min(one.members for one in everyone if isinstance(one, Room)), told.sizes)
+
+
+def _own_room(
     plan: Plan, model: DeepBasisGP, members: int, validation: Rows, encoder: Encoder, source: Source, limit: int | None
 ) -> Room:
     settings = plan.settings

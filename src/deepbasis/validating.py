@@ -1,17 +1,24 @@
-"""The rows to validate on: who holds out which, and how much each has to say.
+"""The rows to validate on: who holds out which, how much each has to say, and what they say in the end.
 
 NOTE[DIFF]: in the paper, and with `recipe="paper"`, all members hold out the same rows, and each counts once.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from deepbasis.engine.batches import Rows
-from deepbasis.gp.predictive import GaussianMixture
-from deepbasis.tables.targets import row_groups
+from deepbasis.gp import metrics
+from deepbasis.gp.model import NOISE_FLOOR
+from deepbasis.gp.objectives import weighted_mean
+from deepbasis.gp.predictive import Gaussian, GaussianMixture
+from deepbasis.tables.targets import TargetScaler, row_groups
+
+_HEALTH_ROWS = 30  # fewer validation rows say nothing
 
 
 def fair_say(rows: Rows, most: float | None) -> Rows:
@@ -64,4 +71,33 @@ def joined_predictions(lots: Sequence[GaussianMixture]) -> GaussianMixture:
     return GaussianMixture(
         torch.cat([mixture.means[:count] for mixture in lots], 1),
         torch.cat([mixture.variances[:count] for mixture in lots], 1),
+    )
+
+
+def looked_at(
+    predicted: GaussianMixture, rows: Rows, mean: Tensor, variance: Tensor, target: TargetScaler
+) -> tuple[dict[str, float], str]:
+    """The metrics of rows held out, in the target's units, and what there is to doubt, if anything.
+
+    The health check: are these rows predicted better than by one Gaussian, that of the training rows, whose `mean` and
+    `variance` are in the units that the target is trained in?
+    """
+    y, weight = rows.y.double(), None if rows.weight is None else rows.weight.double()
+    # In double precision: beside a large mean float32 has no digits left for what varies.
+    exactly = GaussianMixture(predicted.means.double(), predicted.variances.double(), predicted.weights)
+    found = metrics.evaluate(exactly.affine(target.scale, target.mean), y * target.scale + target.mean, weight)
+    constant = Gaussian(*(value.double().expand_as(y) for value in (mean, variance.clamp_min(NOISE_FLOOR))))
+    found["nll_constant"] = float(metrics.nll(constant, y, weight)) + math.log(target.scale)
+    loss = constant.log_prob(y) - exactly.log_prob(y)
+    worse = weighted_mean(loss, weight)
+    shares = torch.full_like(loss, 1.0 / len(loss)) if weight is None else weight / weight.sum()
+    error = (shares * (loss - worse)).square().sum().sqrt()
+    enough = float(1.0 / shares.square().sum()) >= _HEALTH_ROWS - 0.5  # as many rows of one weight
+    # Of a constant target there is nothing better than the constant.
+    if not enough or not worse > 2.0 * error or variance <= NOISE_FLOOR:
+        return found, ""
+    return found, (
+        f"on the {len(loss)} validation rows this model's NLL is {float(worse):.3g} nats worse than that of a constant "
+        "Gaussian: the inputs may say nothing about the target, or the fit went wrong; try more rows, a smaller "
+        "learning_rate, a larger alpha, or another method"
     )

@@ -190,7 +190,10 @@ def mixture(members: list[Gaussian]) -> GaussianMixture:
 
 def _targets(y: Targets, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """As a tensor, one for each row: [n, 1] would be taken for n targets of every row."""
-    found = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y, dtype=np.float64)).to(like)
+    try:
+        found = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y, dtype=np.float64)).to(like)
+    except ValueError as error:
+        raise InputError(f"y must be numbers: {error}") from None
     if found.shape != like.shape:
         raise InputError(f"y must be one number for each of {len(like)} rows, got shape {list(found.shape)}")
     return found

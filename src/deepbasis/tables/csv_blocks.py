@@ -18,7 +18,7 @@ import numpy as np
 
 from deepbasis.errors import FileFormatError, InputError
 from deepbasis.tables.columns import Array
-from deepbasis.tables.csv_text import GZIP, check_text, header_of, parse, parse_cells
+from deepbasis.tables.csv_text import GZIP, check_text, header_of, parse, parse_cells, without_end
 from deepbasis.tables.places import Place
 
 BLOCK_BYTES = 4 << 20
@@ -117,7 +117,8 @@ def _blocks(place: Place) -> Iterator[tuple[int, int, bytes]]:
     rest = b""
     for piece in _pieces(place):
         rest += piece
-        cut = _last_end_of_record(rest)
+        # Empty lines go to the next block: at the end of the file there is none, and they are nothing.
+        cut = len(without_end(rest[: _last_end_of_record(rest)]))
         if cut:
             yield start, line, rest[:cut]
             start, line, rest = start + cut, line + rest.count(b"\n", 0, cut), rest[cut:]

@@ -24,14 +24,21 @@ def read_csv(
     """A whole file, or what came from standard input, as an Arrow table with its `columns` in that order."""
     check_text(content, name)
     header = header_of(content, name)
-    return parse(content, choose(header, columns, drop, name), header, name, text=text)
+    return parse(without_end(content), choose(header, columns, drop, name), header, name, text=text)
 
 
 def read_cells(content: bytes, name: str, columns: Sequence[str]) -> Any:
     """`columns` of a whole file as the text of their cells; see `parse_cells`."""
     check_text(content, name)
     header = header_of(content, name)
-    return parse_cells(content, choose(header, columns, (), name), header, name)
+    return parse_cells(without_end(content), choose(header, columns, (), name), header, name)
+
+
+def without_end(content: bytes) -> bytes:
+    """Without the empty lines at its end, which are no rows even of a single column."""
+    kept = len(content.rstrip(b"\r\n"))
+    line_end = 2 if content[kept : kept + 2] == b"\r\n" else 1
+    return content[: kept + line_end] if content[:kept].removeprefix(codecs.BOM_UTF8) else b""
 
 
 def parse(
@@ -58,7 +65,7 @@ def parse(
     whole = content if content.endswith((b"\n", b"\r")) else content + b"\n"
     single = len(header) == 1
     if single and first_line == 1:
-        whole = whole.lstrip(b"\r\n")  # what is before the header is nothing
+        whole = whole.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")  # what is before the header is nothing
 
     def read(types: Mapping[str, Any]) -> pa.Table:
         return arrow_csv.read_csv(

@@ -282,9 +282,9 @@ def check_kind(encoding: Encoding, column: Column) -> Column:
     if was == "categorical" and now in ("numeric", "boolean") and any(reads_as(now, c) for c in encoding.categories):
         return column.as_text()
     if (was, now) == ("numeric", "categorical"):  # tell of a text that is no number
-        strange = np.array([not reads_as("numeric", name) for name in column.categories])
-        if strange.any():
-            column = Column(column.label, now, np.where(strange[column.values], column.values, -1), column.categories)
+        strange = np.array([not reads_as("numeric", name) for name in column.categories])[column.values]
+        if (strange & ~column.missing).any():
+            column = Column(column.label, now, np.where(strange, column.values, -1), column.categories)
     raise InputError(
         f"X: {column.label} was {_WORDS[was]} when the model was fitted and is {_WORDS[now]} now, "
         f"{column.example()}; {_REMEDIES[was]}, or fit the model again"

@@ -86,17 +86,20 @@ class Preprocessor:
         pairs = zip(inputs, self.encodings, strict=True)
         return [name for column, encoding in pairs for name in encoding.names(column)] or ["constant"]
 
-    def numbers_as_text(self) -> list[str]:
-        """Columns that are taken for categories, though nearly all of their many texts are numbers: how to call them.
+    def numbers_as_text(self, X: Any, estimator_name: str = _NAME) -> list[tuple[str, str]]:
+        """Columns of X that are taken for categories, though nearly all of their many texts are numbers.
 
-        A "?" in a column of numbers makes it text.
+        How each is called, and a text that is none: a "?" makes a column of numbers text.
         """
-        found = []
+        found, table = [], open_table(X, estimator_name)
         for position, encoding in enumerate(self.encodings):
             numbers = sum(reads_as("numeric", name) for name in encoding.categories)
-            if encoding.other and numbers >= 0.9 * len(encoding.categories):
-                name = None if self.input_columns is None else self.input_columns[position]
-                found.append(f"column {position}" if name is None else f"column {name!r}")
+            if not encoding.other or numbers < 0.9 * len(encoding.categories):
+                continue
+            column = read_column(table, position)
+            others = [name for name in column.categories if not reads_as("numeric", name)]
+            if others and len(others) <= 0.1 * len(column.categories):
+                found.append((column.label, others[0]))
         return found
 
     @property

@@ -2,7 +2,8 @@
 
 A worker reads its units in an order that is drawn anew for every pass, sends the rows through a buffer that mixes them,
 and takes them out in batches; a thread of its own does the reading while the engine computes. What an epoch holds is a
-function of the seed, the epoch and the worker alone, so that a run that resumes goes on as if it had not been stopped.
+function of the table, the seed, the epoch, the worker and the sizes of blocks and buffer, so that a run that resumes
+goes on as if it had not been stopped.
 """
 
 from __future__ import annotations
