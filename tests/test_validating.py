@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from deepbasis import DeepBasisRegressor, estimator
+from deepbasis import DeepBasisRegressor, estimator, validating
 from deepbasis.engine.batches import Rows
 from deepbasis.validating import fair_say
 
@@ -117,7 +117,7 @@ def test_a_fit_selects_and_calibrates_on_what_is_fair_and_scores_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
 ) -> None:
     seen: dict[str, Any] = {}
-    train, calibrate, evaluate = estimator.train, estimator.calibrate, estimator.metrics.evaluate
+    train, calibrate, evaluate = estimator.train, estimator.calibrate, validating.metrics.evaluate
 
     def noted(name: str, genuine: Any, place: int) -> Any:
         def call(*arguments: Any, **more: Any) -> Any:
@@ -129,7 +129,7 @@ def test_a_fit_selects_and_calibrates_on_what_is_fair_and_scores_what_is_there(
 
     monkeypatch.setattr(estimator, "train", noted("select", train, 3))
     monkeypatch.setattr(estimator, "calibrate", noted("calibrate", calibrate, 2))
-    monkeypatch.setattr(estimator.metrics, "evaluate", noted("score", evaluate, 2))
+    monkeypatch.setattr(validating.metrics, "evaluate", noted("score", evaluate, 2))
     for name, (X, y) in {"train": table(0, inputs=200, seed=1), "aside": table(400)}.items():
         (tmp_path / name).mkdir()
         pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_parquet(tmp_path / name / "part.parquet")
