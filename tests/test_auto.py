@@ -432,7 +432,7 @@ KERNEL = {"method": "sv-rbf", "objective": "mml", "members": 1, "random_state": 
 
 def experiment(noise: float) -> tuple[Floats, Floats]:
     rng = np.random.default_rng(0)
-    X = rng.uniform(-1.0, 1.0, size=(300, 2))
+    X = rng.uniform(-1.0, 1.0, size=(150, 2))
     return X, np.sin(3.0 * X[:, 0]) * np.cos(2.0 * X[:, 1]) + noise * rng.normal(size=len(X))
 
 
@@ -442,7 +442,7 @@ def test_a_kernel_finds_how_little_noise_there_is(
 ) -> None:
     """A computer experiment: the noise starts at half of what a line leaves, thousands of times too large."""
     monkeypatch.setattr(planning, "RECIPES", RECIPES)
-    model = DeepBasisRegressor(**KERNEL).fit(*experiment(noise))
+    model = DeepBasisRegressor(**KERNEL, rank=64, dtype="float32").fit(*experiment(noise))
     assert math.sqrt(model.noise_[0]) == pytest.approx(noise, rel=0.5)
     assert len(runs) == trainings
 

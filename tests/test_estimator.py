@@ -657,7 +657,7 @@ def test_a_first_fit_that_fails_leaves_nothing() -> None:
         model.predict(X)
 
 
-@pytest.mark.parametrize("value", [1.0, "red", True, pd.Timestamp("2020-02-02")], ids=str)
+@pytest.mark.parametrize("value", [1.0, "red"], ids=str)
 def test_a_column_may_have_its_only_values_among_the_rows_held_out(value: Any, tmp_path: Path) -> None:
     """Whichever rows these are: it then says nothing."""
     X, y = easy(60)
