@@ -23,7 +23,7 @@ def demo(
 ) -> None:
     """Fit the paper's 1-D example by three methods: a table of scores, and a figure of what each has learned.
 
-    It takes about half a minute on two cores.
+    It takes less than a minute on two cores.
 
     [bold]deepbasis demo[/bold] --out /tmp
     """
