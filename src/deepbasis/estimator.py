@@ -88,9 +88,9 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         values and more than 2,000 rows to fit.
     trend : the models' prior mean: "none", a constant; "linear", a straight line through the rows (a ridge regression;
         of a stream through the rows that it holds out), along which they go on where the rows end (up to ten standard
-        deviations of a column, beyond which inputs grow only logarithmically); or "auto": a line
-        for every second member, and for none if there is one alone, where it leaves a tenth of the target's variance at
-        most and there are more than 2,000 rows to fit; not for a stream with validation rows of their own.
+        deviations of a column, beyond which inputs grow only logarithmically); or "auto": a line for every second
+        member, and for none if there is one alone, where it leaves a tenth of the target's variance at most and there
+        are more than 2,000 rows to fit; not for a stream with validation rows of their own.
     alpha, beta : weights of the trace and KL regularisers, or "auto": the recipe's; where it has several candidates
         they are all trained together, and the validation score chooses.
     members : models in the ensemble, which predicts as their equal mixture.

@@ -23,7 +23,7 @@ from deepbasis.tables.places import Place
 
 BLOCK_BYTES = 4 << 20
 
-Rows: TypeAlias = tuple[Any, Any]
+Parsed: TypeAlias = tuple[Any, Any]
 """Of one block: what is read, and what is copied."""
 
 _ENDS_A_FIELD = np.isin(np.arange(256), list(b",\n\r"))
@@ -68,7 +68,7 @@ class CsvFile:
             raise InputError(f"{place.name} is empty: it has no header and no rows")
         return cls(place, header, types, cuts)
 
-    def read(self, cut: Cut, columns: Sequence[str], types: dict[str, Any], copied: Sequence[str] = ()) -> Rows:
+    def read(self, cut: Cut, columns: Sequence[str], types: dict[str, Any], copied: Sequence[str] = ()) -> Parsed:
         """A block as an Arrow table; and its columns that are to be copied, the text of their cells, as another."""
         with self.place.open() as file:
             content = file.read_at(cut.stop - cut.start, cut.start)
@@ -76,14 +76,14 @@ class CsvFile:
 
     def read_in_order(
         self, columns: Sequence[str], types: dict[str, Any], copied: Sequence[str] = ()
-    ) -> Iterator[Rows]:
+    ) -> Iterator[Parsed]:
         """Every block, one after another: the only way through a gzipped file."""
         for cut, (_, _, content) in zip(self.cuts, _blocks(self.place), strict=False):
             yield self._parsed(content, cut, columns, types, copied)
 
     def _parsed(
         self, content: bytes, cut: Cut, columns: Sequence[str], types: dict[str, Any], copied: Sequence[str]
-    ) -> Rows:
+    ) -> Parsed:
         own = {name: types[name] for name in columns}
         table = parse(content, columns, self.header, self.place.name, own, cut.first_line)
         if table.num_rows != cut.rows:

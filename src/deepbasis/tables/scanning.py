@@ -14,6 +14,7 @@ import numpy as np
 from deepbasis.errors import InputError
 from deepbasis.tables.arrow import Block, numbers
 from deepbasis.tables.columns import MISSING, Array, Column, Mask
+from deepbasis.tables.encoders import reads_as
 from deepbasis.tables.held_out import HeldOut
 from deepbasis.tables.naming import check_present
 from deepbasis.tables.preprocessing import Preprocessor
@@ -108,17 +109,9 @@ def _first_that_is_no_number(column: Column) -> str:
     """As 'red' in row 0; nothing where all are numbers, or missing."""
     if column.kind != "categorical":
         return "" if column.kind in _NUMBERS else column.example()
-    words = [position for position, text in enumerate(column.categories) if not _is_number(text)]
+    words = [position for position, text in enumerate(column.categories) if not reads_as("numeric", text)]
     rows = np.flatnonzero(np.isin(column.values, words))
     return f"{column.categories[int(column.values[rows[0]])]!r} in row {rows[0]}" if len(rows) else ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

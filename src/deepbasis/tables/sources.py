@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from deepbasis.errors import InputError
 from deepbasis.tables.arrow import Block, kind_of
 from deepbasis.tables.columns import MISSING, category
-from deepbasis.tables.csv_blocks import CsvFile, Rows, agreed
+from deepbasis.tables.csv_blocks import CsvFile, Parsed, agreed
 from deepbasis.tables.encoders import Encoding
 from deepbasis.tables.files import to_pandas
 from deepbasis.tables.naming import choose
@@ -219,7 +219,7 @@ def _tables(
     rows: int,
     types: dict[str, Any],
     copied: Sequence[str],
-) -> Iterator[Rows]:
+) -> Iterator[Parsed]:
     """What is read of a unit, and what is copied: in Parquet columns like any other."""
     if isinstance(file, ParquetFile):
         for batch in file.read(index, list(dict.fromkeys([*columns, *copied])), rows):
