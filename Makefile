@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test check format bench smoke clean
+.PHONY: demo test test-slow test-all coverage check format bench smoke clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,8 +17,16 @@ demo: $(STAMP)    ## the paper's 1-D example: a table of scores, and build/demo.
 	mkdir -p build
 	$(RUN) -m deepbasis demo --out build
 
-test: $(STAMP)    ## the whole test suite, on two cores: each test is quickest on one thread
-	OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal
+test: $(STAMP)    ## what a contributor runs: up to four minutes on two cores (each test is quickest on one thread)
+	$(PYTEST) -m "not slow"
+
+test-slow: $(STAMP)  ## the others: compiled, long and full-size tests
+	$(PYTEST) -m slow
+
+test-all: test test-slow  ## every test
+
+coverage: $(STAMP)  ## the share of the product's lines that `make test` alone runs
+	$(PYTEST) -m "not slow" --cov --cov-report=term-missing:skip-covered
 
 check: $(STAMP)   ## format, lint, types
 	$(RUN) -m ruff format --check .
