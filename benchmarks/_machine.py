@@ -6,7 +6,7 @@ import os
 import resource
 from pathlib import Path
 
-from deepbasis.experiments.machine import describe, one_line
+from deepbasis.paper.machine import describe, one_line
 
 __all__ = ["describe", "one_line", "peak_mib", "reset_peak", "resident_mib"]
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from deepbasis.datasets import ookla, splits, step1d, uci
-from deepbasis.datasets.scaling import Scaled, Side
-from deepbasis.datasets.splits import Floats, Split
-from deepbasis.datasets.uci import Table
-from deepbasis.experiments import ookla as ookla_experiment
+from deepbasis.paper import data_ookla, data_step1d, data_uci, splits
+from deepbasis.paper import ookla as ookla_experiment
+from deepbasis.paper.data_uci import RegressionTable
+from deepbasis.paper.scaling import Scaled, Side
+from deepbasis.paper.splits import Floats, Split
 
 PAPER, SAFE, CV = "paper", "duplicate-safe", "cv"
 SPLITS = (PAPER, SAFE, CV)
@@ -27,7 +27,7 @@ SPLITS = (PAPER, SAFE, CV)
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
 COPY_FREE = ("elevators", "kin40k")
 """No row has a copy here: the duplicate-safe split is the paper's, and so is its part."""
-OOKLA = tuple(f"{name}-{target}" for name in ookla.PREPARED for target in ookla_experiment.TARGETS)
+OOKLA = tuple(f"{name}-{target}" for name in data_ookla.PREPARED for target in ookla_experiment.TARGETS)
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ def folds(task: Task, size: Size, data_dir: Path | None = None) -> Iterator[Fold
         tiles = ookla_experiment.load(name, ookla_experiment.FULL, data_dir)
         yield _fold(0, tiles.scaled(target), tiles.split, range(size.ookla_seeds))
     else:
-        X, y = (array[: size.uci_rows] for array in uci.load(task.dataset, data_dir))
+        X, y = (array[: size.uci_rows] for array in data_uci.load(task.dataset, data_dir))
         if task.split == PAPER:
             split = splits.random_split(len(y))
-            yield _fold(0, uci.paper_scaling(Table(X, y), split), split, range(size.seeds))
+            yield _fold(0, data_uci.paper_scaling(RegressionTable(X, y), split), split, range(size.seeds))
         else:  # test sets without their copies are small and heavy-tailed: splits differ more than seeds
             for k in range(size.seeds):
                 split = splits.duplicate_safe(splits.random_split(len(y), k), X)
-                yield _fold(k, uci.paper_scaling(Table(X, y), split), split, (k,))
+                yield _fold(k, data_uci.paper_scaling(RegressionTable(X, y), split), split, (k,))
 
 
 def _fold(index: int, scaled: Scaled, split: Split, seeds: Sequence[int]) -> Fold:
@@ -110,7 +110,7 @@ def _fold(index: int, scaled: Scaled, split: Split, seeds: Sequence[int]) -> Fol
     return Fold(index, scaled.train, scaled.validation, scaled.test, tuple(seeds), digest.hexdigest()[:16])
 
 
-def cross_validation(table: Table, size: Size) -> Iterator[Fold]:
+def cross_validation(table: RegressionTable, size: Size) -> Iterator[Fold]:
     """Repeated K-fold; a tenth of each training fold validates. Everything is scaled on what is left to train on."""
     from sklearn.model_selection import RepeatedKFold, train_test_split
 
@@ -118,13 +118,13 @@ def cross_validation(table: Table, size: Size) -> Iterator[Fold]:
     for k, (rest, test) in enumerate(cut.split(table.X)):
         train, validation = train_test_split(rest, test_size=0.1, random_state=k)
         split = Split(train, validation, test)
-        yield _fold(k, uci.safe_scaling(table, split), split, (k,))
+        yield _fold(k, data_uci.safe_scaling(table, split), split, (k,))
 
 
 # ---- small sets ----------------------------------------------------------------------------------------------------
 
 
-def _diabetes(rows: int) -> Table:
+def _diabetes(rows: int) -> RegressionTable:
     """442 rows."""
     from sklearn.datasets import load_diabetes
 
@@ -132,8 +132,8 @@ def _diabetes(rows: int) -> Table:
     return _first(X, y, rows)
 
 
-def _friedman(number: int, noise: float) -> Callable[[int], Table]:
-    def make(rows: int) -> Table:
+def _friedman(number: int, noise: float) -> Callable[[int], RegressionTable]:
+    def make(rows: int) -> RegressionTable:
         from sklearn import datasets
 
         generate = getattr(datasets, f"make_friedman{number}")
@@ -142,7 +142,7 @@ def _friedman(number: int, noise: float) -> Callable[[int], Table]:
     return make
 
 
-def _linear(rows: int) -> Table:
+def _linear(rows: int) -> RegressionTable:
     """Twenty inputs, ten of which count, and noise of a third of the signal's spread."""
     from sklearn.datasets import make_regression
 
@@ -150,24 +150,24 @@ def _linear(rows: int) -> Table:
     return _first(X, y, rows)
 
 
-def _hetero1d(rows: int) -> Table:
+def _hetero1d(rows: int) -> RegressionTable:
     """y = sin(2 pi x) + (0.05 + 0.45 x^2) e for x in [-1, 1]: hardly any noise in the middle, much at the ends."""
     generator = np.random.default_rng(0)
     x = generator.uniform(-1.0, 1.0, rows)
     y = np.sin(2.0 * np.pi * x) + (0.05 + 0.45 * x**2) * generator.standard_normal(rows)
-    return Table(x[:, None], y)
+    return RegressionTable(x[:, None], y)
 
 
-def _step1d(rows: int) -> Table:
-    x, y = step1d.draw(rows, generator=torch.Generator().manual_seed(0), amplitude=step1d.AMPLITUDE)
-    return Table(x.double().numpy(), y.double().numpy())
+def _step1d(rows: int) -> RegressionTable:
+    x, y = data_step1d.draw(rows, generator=torch.Generator().manual_seed(0), amplitude=data_step1d.AMPLITUDE)
+    return RegressionTable(x.double().numpy(), y.double().numpy())
 
 
-def _first(X: Floats, y: Floats, rows: int) -> Table:
-    return Table(np.asarray(X[:rows], dtype=np.float64), np.asarray(y[:rows], dtype=np.float64))
+def _first(X: Floats, y: Floats, rows: int) -> RegressionTable:
+    return RegressionTable(np.asarray(X[:rows], dtype=np.float64), np.asarray(y[:rows], dtype=np.float64))
 
 
-SMALL: Mapping[str, Callable[[int], Table]] = MappingProxyType(
+SMALL: Mapping[str, Callable[[int], RegressionTable]] = MappingProxyType(
     {
         "diabetes": _diabetes,
         # The noise of Friedman (1991): a third of the signal's spread in the last two, a fifth in the first.

@@ -29,11 +29,11 @@ from _quality_data import Fold
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import NumericalError
 from deepbasis.estimator import FitWarning
-from deepbasis.experiments.timing import Clock
 from deepbasis.gp import metrics
 from deepbasis.gp.backbone import ResNet
 from deepbasis.gp.objectives import gaussian_nll
 from deepbasis.gp.predictive import Gaussian, GaussianMixture, Predictive
+from deepbasis.paper.timing import Clock
 from deepbasis.recipes import RECIPES
 
 BREAKDOWNS = (NumericalError, ArithmeticError, np.linalg.LinAlgError, torch.linalg.LinAlgError)

@@ -26,11 +26,11 @@ import torch
 
 from _quality_data import COPY_FREE, CV, FULL, OOKLA, QUICK, SPLITS, Fold, Size, Task, folds
 from _quality_peers import METRICS, MODELS, OURS, Effort, Model, score
-from deepbasis.datasets._download import data_folder
-from deepbasis.datasets.ookla import ATTRIBUTION
 from deepbasis.engine import devices
 from deepbasis.errors import CheckpointMismatchError, InputError
-from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, number, provenance, summary, tidy_csv
+from deepbasis.paper.data_download import data_folder
+from deepbasis.paper.data_ookla import ATTRIBUTION
+from deepbasis.paper.parts import Content, Folder, Part, markdown_table, number, provenance, summary, tidy_csv
 
 LOWER_IS_BETTER = METRICS[:4]
 COMPARED = ("nll", "crps")

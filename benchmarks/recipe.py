@@ -34,19 +34,19 @@ from sklearn.preprocessing import QuantileTransformer
 from torch import nn
 
 import _quality_data
-from deepbasis.datasets import ookla, splits, uci
 from deepbasis.engine import devices
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
-from deepbasis.experiments.fitting import fit
-from deepbasis.experiments.parts import Content, Folder, Part, markdown_table, provenance, summary, tidy_csv
 from deepbasis.gp import metrics
 from deepbasis.gp.calibration import calibrate
 from deepbasis.gp.embedding import Fourier, Periodic, PiecewiseLinear, quantile_edges
 from deepbasis.gp.methods import METHODS, build
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, Predictive, mixture
+from deepbasis.paper import data_ookla, data_uci, splits
+from deepbasis.paper.parts import Content, Folder, Part, markdown_table, provenance, summary, tidy_csv
+from deepbasis.paper.runs import fit
 from deepbasis.starting import straight_line
 from deepbasis.tables.encoders import squash
 from deepbasis.tables.preprocessing import Preprocessor
@@ -57,7 +57,7 @@ MAIN = ("pol", "elevators", "kin40k", "protein", "keggundirected", "fixed-new-me
 """What each factor is tried on."""
 SMOOTH = ("smooth2d", "smooth3d")
 """Where there is nothing to gain from high frequencies."""
-MAPS = (*(f"{name}{target}" for name in ookla.PREPARED for target in ("", "-upload")), *SMOOTH)
+MAPS = (*(f"{name}{target}" for name in data_ookla.PREPARED for target in ("", "-upload")), *SMOOTH)
 """Download speeds where nothing else is said."""
 METRICS = ("nll", "crps", "mae", "coverage_95")
 
@@ -382,11 +382,11 @@ def load(name: str, data_dir: Path | None, rows: int | None) -> Data:
     if name in LEANING:
         return _leaning(name)
     if name in UCI:
-        X, y = uci.load(name, data_dir)
+        X, y = data_uci.load(name, data_dir)
     elif name in SMOOTH:
         X, y = _smooth(int(name[-2]))
     else:
-        tiles = ookla.load(name.removesuffix("-upload"), data_dir)
+        tiles = data_ookla.load(name.removesuffix("-upload"), data_dir)
         X, y = tiles.X, tiles.upload if name.endswith("-upload") else tiles.download
     if rows is not None and rows < len(y):
         some = np.random.default_rng(0).permutation(len(y))[:rows]
@@ -440,7 +440,7 @@ def _nested(name: str, data_dir: Path | None, outer: int, inner: int, rows: int 
 
     With `rows`, nine tenths of that number to fit and one to select on.
     """
-    X, y = uci.load(name, data_dir)
+    X, y = data_uci.load(name, data_dir)
     kept = np.concatenate(splits.duplicate_safe(splits.random_split(len(y), outer), X)[:2])
     split = splits.duplicate_safe(splits.random_split(len(kept), inner), X[kept])
     parts = {side: kept[own] for side, own in zip(("fit", "select", "score"), split, strict=True)}

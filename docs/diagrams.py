@@ -13,13 +13,13 @@ import torch
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from deepbasis import plots, storage
-from deepbasis.datasets import step1d
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.engine.training import train
 from deepbasis.gp.methods import build
 from deepbasis.gp.predictive import predict
+from deepbasis.paper import data_step1d as step1d
 
 IMAGES = Path(__file__).parent / "images"
 RANK = 16

@@ -22,11 +22,11 @@ import _quality_peers as peers
 import quality
 from _quality_data import CV, PAPER, SAFE, Fold, Task
 from _quality_peers import Effort, Model, Trained
-from deepbasis.datasets import uci
-from deepbasis.datasets.scaling import Side
 from deepbasis.errors import InputError, NumericalError
-from deepbasis.experiments.parts import Folder, Part, provenance
 from deepbasis.gp.predictive import Gaussian
+from deepbasis.paper import data_uci as uci
+from deepbasis.paper.parts import Folder, Part, provenance
+from deepbasis.paper.scaling import Side
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)  # what importing linear_operator does
@@ -55,7 +55,7 @@ def rows_of(fold: Fold) -> list[set[int]]:
 
 
 def test_cross_validation_tests_each_row_once_a_repeat_and_never_trains_on_it():
-    table = uci.Table(np.arange(53.0)[:, None], np.random.default_rng(0).standard_normal(53))
+    table = uci.RegressionTable(np.arange(53.0)[:, None], np.random.default_rng(0).standard_normal(53))
     folds = [rows_of(fold) for fold in data.cross_validation(table, data.FULL)]
     assert len(folds) == 10
     for train, validation, test in folds:
@@ -87,7 +87,7 @@ def test_at_least_seven_small_sets_of_some_hundred_rows():
 
 def test_duplicate_safe_folds_are_other_splits_without_copies_across(monkeypatch):
     X = np.repeat(np.random.default_rng(0).standard_normal((60, 2)), 3, axis=0)
-    monkeypatch.setattr(uci, "load", lambda name, folder: uci.Table(X, X[:, 0] + np.arange(180.0)))
+    monkeypatch.setattr(uci, "load", lambda name, folder: uci.RegressionTable(X, X[:, 0] + np.arange(180.0)))
     folds = list(data.folds(Task(SAFE, "pol"), data.FULL))
     assert [fold.seeds for fold in folds] == [(0,), (1,), (2,), (3,), (4,)]
     assert len({fold.digest for fold in folds}) == 5
@@ -171,7 +171,7 @@ def test_a_part_is_computed_once_and_only_if_it_is_wanted(folder):
 
 def test_a_part_that_cannot_be_added_to_stays_as_it_is(folder, monkeypatch):
     rng = np.random.default_rng(0)
-    table = uci.Table(rng.standard_normal((60, 2)), rng.standard_normal(60))
+    table = uci.RegressionTable(rng.standard_normal((60, 2)), rng.standard_normal(60))
     monkeypatch.setattr(uci, "load", lambda name, folder=None: table)
     sizes = [replace(SMALL, tasks=(Task(PAPER, "pol"),), seeds=seeds) for seeds in (1, 2)]
     (part,) = collect(folder, [Model("a", "", constant)], size=sizes[0])
@@ -188,7 +188,7 @@ def test_a_part_that_cannot_be_added_to_stays_as_it_is(folder, monkeypatch):
 @pytest.mark.parametrize("split", [PAPER, SAFE])
 def test_a_part_with_fewer_seeds_is_added_to(split, folder, monkeypatch):
     rng = np.random.default_rng(0)
-    table = uci.Table(rng.standard_normal((60, 2)), rng.standard_normal(60))
+    table = uci.RegressionTable(rng.standard_normal((60, 2)), rng.standard_normal(60))
     monkeypatch.setattr(uci, "load", lambda name, folder=None: table)
     calls = []
 

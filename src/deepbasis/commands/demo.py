@@ -35,7 +35,7 @@ def demo(
 
     plots.new_figure(1, 1)  # is matplotlib there? Ask before the work, not after it.
     from deepbasis.engine.progress import ProgressBar
-    from deepbasis.experiments import demo as experiment
+    from deepbasis.paper import demo as experiment
 
     size = experiment.QUICK if quick else experiment.FULL
     with ProgressBar() as bar:
@@ -46,7 +46,7 @@ def demo(
 
 
 def _print_demo(result: Any, quick: bool) -> None:
-    from deepbasis.experiments.demo import verdict
+    from deepbasis.paper.demo import verdict
 
     size = result.size
     title = f"The 1-D example: {size.train:,} training rows, {size.test:,} test rows"

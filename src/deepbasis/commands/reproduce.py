@@ -62,20 +62,20 @@ def reproduce(
     plots.new_figure(1, 1)  # is matplotlib there? Ask before the work, not after it.
     from deepbasis.engine import devices
     from deepbasis.engine.progress import ProgressBar
-    from deepbasis.experiments.parts import Folder
+    from deepbasis.paper.parts import Folder
 
     with ProgressBar() as bar:
         folder = Folder(place, devices.present(device), tuple(only or ()), bar, tell=typer.echo)
         if experiment == "step1d":
-            from deepbasis.experiments import step1d
+            from deepbasis.paper import step1d
 
             step1d.run(folder, quick=quick)
         elif experiment == "uci":
-            from deepbasis.experiments import uci
+            from deepbasis.paper import uci
 
             uci.run(folder, data_dir=folder_of_data, quick=quick)
         else:
-            from deepbasis.experiments import ookla
+            from deepbasis.paper import ookla
 
             ookla.run(folder, data_dir=folder_of_data, quick=quick)
     typer.echo(f"Tables and figures are in {place}")

@@ -1,1 +1,0 @@
-"""The data sets of the paper's experiments (Sec. 4): made here, or read from where they are."""
