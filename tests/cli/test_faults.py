@@ -1,0 +1,124 @@
+"""Full disks, interrupts, closed pipes, libraries that are missing."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from deepbasis import storage
+from deepbasis.estimator import DeepBasisRegressor
+from support.command import COMMAND, SMALL, assert_one_line, mixed_table, run
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "out.csv"])
+def test_a_full_disk(here, tmp_path, monkeypatch, name):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(storage.os, "fsync", full)
+    out = ["--out", str(tmp_path / name)]
+    command = ["predict", "model", "new.csv"] if name == "out.csv" else ["fit", "train.csv", "-t", "price", *SMALL]
+    assert_one_line(run(*command, *out), [name, "no space left on device"])
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), ["out of memory", "--batch-size"]),
+        (torch.OutOfMemoryError("CUDA out of memory"), ["out of memory"]),
+        (PermissionError(errno.EACCES, "Permission denied", "model"), ["'model': permission denied"]),
+        (ModuleNotFoundError("No module named 'pandas'", name="pandas"), ["pandas", "pip install 'deepbasis[cli"]),
+    ],
+)
+def test_what_the_system_refuses(here, monkeypatch, error, words):
+    def refuse(path: str) -> None:
+        raise error
+
+    monkeypatch.setattr(DeepBasisRegressor, "load", refuse)
+    assert_one_line(run("predict", "model", "new.csv"), words)
+
+
+def test_a_surprise_is_one_line_too_and_status_1(here, monkeypatch):
+    def surprise(path: str) -> None:
+        raise RuntimeError("what\nnow")
+
+    monkeypatch.setattr(DeepBasisRegressor, "load", surprise)
+    result = run("predict", "model", "new.csv")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("deepbasis: error: unexpected RuntimeError: what now")
+    assert result.stderr.count("\n") == 1
+    result = run("predict", "model", "new.csv", "--debug")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Traceback")
+
+
+def test_ctrl_c_during_a_fit_writes_nothing(here, tmp_path):
+    timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    result = run(
+        "fit",
+        "train.csv",
+        "-t",
+        "price",
+        "--out",
+        str(tmp_path / "m"),
+        *SMALL,
+        "--epochs",
+        "1000000",
+        "--patience",
+        "1000000",
+    )
+    timer.join()
+    assert result.exit_code == 130
+    assert result.stderr == "deepbasis: error: interrupted\n"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(here, tmp_path):
+    """`deepbasis predict model - < new.csv | head -1`, with more than a pipe holds."""
+    new = pd.concat([mixed_table(500, seed=1)] * 20)
+    new.to_csv(tmp_path / "many.csv", index=False)
+    with (tmp_path / "many.csv").open("rb") as table:
+        process = subprocess.Popen(
+            [*COMMAND, "predict", "model", "-"], stdin=table, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"mean,std,lower_95,upper_95\n"
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        process.stderr.close()
+        assert process.wait(timeout=60) == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_standard_output_that_is_full(here):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "predict", "model", "new.csv"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("deepbasis: error: ")
+    assert "no space left" in done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_without_its_libraries_the_command_says_what_to_install(monkeypatch, capsys):
+    from deepbasis.__main__ import main
+
+    monkeypatch.delitem(sys.modules, "deepbasis.cli")
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "deepbasis: error: the command needs typer: pip install 'deepbasis[cli,plots]'\n"
+    )

@@ -1,0 +1,256 @@
+"""Files made on purpose, with the right checksum and contents that make no sense, or that claim to be huge."""
+
+import copy
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from deepbasis import DeepBasisRegressor, storage
+from deepbasis.errors import FileFormatError
+from deepbasis.estimator import KIND
+from support.model_files import Metadata
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def put(*keys: Any, value: Any) -> Callable[[Metadata], None]:
+    """Set metadata[k1][k2]… = value."""
+
+    def change(metadata: Metadata) -> None:
+        place: Any = metadata
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = value
+
+    return change
+
+
+def drop(*keys: Any) -> Callable[[Metadata], None]:
+    def change(metadata: Metadata) -> None:
+        place: Any = metadata
+        for key in keys[:-1]:
+            place = place[key]
+        del place[keys[-1]]
+
+    return change
+
+
+WRONG: dict[str, Callable[[Metadata], None]] = {
+    **{
+        f"no {key}": drop(key)
+        for key in ("parameters", "members", "preprocessing", "target", "validation", "alpha", "beta", "n_features")
+    },
+    "no feature_names": drop("feature_names"),
+    **{f"members={value!r}": put("members", value=value) for value in (-1, 0, 1, 3, 10**9, 1.5, "2", None, [], True)},
+    **{f"parameters={value!r}": put("parameters", value=value) for value in (None, [], "x", {"speed": 3}, {1: 2})},
+    **{
+        f"{name}={value!r}": put("parameters", name, value=value)
+        for name, value in [
+            ("method", "magic"),
+            ("method", "dbk-rbf"),
+            ("method", "dnn"),
+            ("method", None),
+            ("method", ["dbk-silu"]),
+            ("recipe", "cake"),
+            ("objective", 3),
+            ("rank", -1),
+            ("rank", 5),
+            ("rank", "4"),
+            ("rank", 4.0),
+            ("rank", None),
+            ("width", 0),
+            ("width", 8),
+            ("width", True),
+            ("blocks", 2),
+            ("blocks", "1"),
+            ("members", -1),
+            ("alpha", "much"),
+            ("epochs", -5),
+            ("dtype", "int8"),
+            ("device", "abacus"),
+            ("validation_fraction", 7),
+            ("calibrate", "perhaps"),
+            ("speed", 1),
+            ("__class__", "x"),
+        ]
+    },
+    **{f"method_={value!r}": put("method", value=value) for value in (None, "auto", "sv-rbf", "dnn", "x", 3, [], {})},
+    **{f"target={value!r}": put("target", value=value) for value in (None, {}, [0, 1], {"mean": 0.0}, "x")},
+    **{
+        f"target {name}={value!r}": put("target", name, value=value)
+        for name, value in [("scale", 0.0), ("scale", -1.0), ("scale", "1"), ("mean", None), ("mean", 10**400)]
+    },
+    **{f"preprocessing={value!r}": put("preprocessing", value=value) for value in (None, [], {}, "x")},
+    "no columns": put("preprocessing", "columns", value=[]),
+    "a column of no kind": put("preprocessing", "columns", 0, "kind", value="colour"),
+    "a column of another kind": put("preprocessing", "columns", 0, "kind", value="categorical"),
+    "an unhashable kind": put("preprocessing", "columns", 0, "kind", value=[]),
+    "a column is a number": put("preprocessing", "columns", 0, value=7),
+    "a column too few": drop("preprocessing", "columns", 0),
+    "a column with more": put("preprocessing", "columns", 0, "extra", value=1),
+    "a flag is a word": put("preprocessing", "columns", 0, "missing", value="yes"),
+    "another flag": put("preprocessing", "columns", 3, "missing", value=True),
+    "categories are a number": put("preprocessing", "columns", 1, "categories", value=3),
+    "a category twice": put("preprocessing", "columns", 1, "categories", value=["a", "a", "b"]),
+    "categories are numbers": put("preprocessing", "columns", 1, "categories", value=[1, 2, 3]),
+    "a category too many": put("preprocessing", "columns", 1, "categories", value=["a", "b", "c", "d"]),
+    "many categories": put("preprocessing", "columns", 1, "categories", value=[str(k) for k in range(100_000)]),
+    "an unknown phase": put("preprocessing", "columns", 2, "phases", value=["moon"]),
+    "names are a number": put("preprocessing", "input_columns", value=4),
+    "a name is a number": put("preprocessing", "input_columns", 0, value=4),
+    "a name twice": put("preprocessing", "input_columns", 0, value="color"),
+    "feature_names are a number": put("feature_names", value=4),
+    "feature_names are others": put("feature_names", value=["a", "b", "c", "d"]),
+    "feature_names are too few": put("feature_names", value=["size"]),
+    "no feature_names but names": put("feature_names", value=None),
+    **{f"n_features={value!r}": put("n_features", value=value) for value in (-1, 0, 5, 10**30, "x", None, 4.5)},
+    **{f"alpha_={value!r}": put("alpha", value=value) for value in ("x", None, -1.0, [])},
+    **{
+        f"calibration={value!r}"[:60]: put("calibration", value=value)
+        for value in (
+            *(0, 1.0, "x", [], {}, [1.0], {"scales": [1.0]}, {"scales": [], "weights": []}),
+            *({"scales": [scale], "weights": [1.0]} for scale in (0, 0.0, -1.0, 10**400, "1", None, [1.0])),
+            *({"scales": [1.0, 2.0], "weights": given} for given in ([1.0], [1.5, -0.5], [0.5, 0.4], [0.5, "0.5"])),
+            *({"scales": given, "weights": [1.0]} for given in ("1", 1.0, {"1": 1.0})),
+            {"scales": [1.0], "weights": [1.0], "more": 1},
+            {"scales": [1.0] * 1000, "weights": [0.001] * 1000},
+        )
+    },
+    **{f"validation={value!r}": put("validation", value=value) for value in (None, 3, ["mae"], {"mae": "x"})},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_metadata_that_make_no_sense_are_refused(path: Path, saved: Path, name: str) -> None:
+    tensors, metadata = storage.load(saved, KIND)
+    wrong = copy.deepcopy(metadata)
+    WRONG[name](wrong)
+    storage.save(path, KIND, tensors, wrong)
+    start = time.monotonic()
+    with pytest.raises(FileFormatError) as error:
+        DeepBasisRegressor.load(path)
+    assert time.monotonic() - start < 2.0
+    assert str(path) in str(error.value)
+
+
+def without(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
+    return lambda tensors: tensors.__delitem__(next(key for key in tensors if key.startswith(name)))
+
+
+def changed(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict[str, torch.Tensor]], None]:
+    def apply(tensors: dict[str, torch.Tensor]) -> None:
+        key = next(key for key in sorted(tensors) if key.startswith(name))
+        tensors[key] = change(tensors[key])
+
+    return apply
+
+
+WRONG_TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], None]] = {
+    "a weight gone": without("member/0/"),
+    "a member's mean gone": without("member/1/mean"),
+    "a preprocessing array gone": without("preprocessor/center"),
+    "a history gone": without("history/1/"),
+    "a weight too many": lambda tensors: tensors.update({"member/0/extra": torch.ones(3)}),
+    "another shape": changed("member/0/backbone", lambda t: torch.cat([t, t])),
+    "no shape": changed("member/0/backbone", lambda t: torch.tensor(1.0, dtype=t.dtype)),
+    "a weight of integers": changed("member/0/posterior", lambda t: t.long()),
+    "a mean of integers": changed("member/0/mean", lambda t: t.long()),
+    "complex weights": changed("member/0/mean", lambda t: t.to(torch.complex64)),
+    "another precision": changed("member/0/backbone", lambda t: t.half()),
+    "NaN in a weight": changed("member/0/backbone", lambda t: t * math.nan),
+    "inf in a weight": changed("member/0/mean", lambda t: t + math.inf),
+    "a scale of 0": changed("preprocessor/scale", torch.zeros_like),
+    "a scale that is NaN": changed("preprocessor/scale", lambda t: t * math.nan),
+    "an array too long": changed("preprocessor/center", lambda t: torch.cat([t, t])),
+    "an array of complex numbers": changed("preprocessor/center", lambda t: t.to(torch.complex64)),
+    "an array in bfloat16": changed("preprocessor/center", lambda t: t.to(torch.bfloat16)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TENSORS)
+def test_tensors_that_make_no_sense_are_refused(path: Path, saved: Path, name: str) -> None:
+    tensors, metadata = storage.load(saved, KIND)
+    WRONG_TENSORS[name](tensors)
+    storage.save(path, KIND, tensors, metadata)
+    with pytest.raises(FileFormatError):
+        DeepBasisRegressor.load(path)
+
+
+HUGE: dict[str, dict[str, int]] = {
+    "rank": {"rank": 10**9},
+    "rank, less": {"rank": 12_000},
+    "rank beyond 64 bits": {"rank": 10**30},
+    "width": {"width": 10**9},
+    "width, less": {"width": 8_000},
+    "blocks": {"blocks": 10**9},
+    "blocks, less": {"blocks": 20_000},
+}
+
+
+LOADER = """
+import resource, signal, sys, time
+from pathlib import Path
+from deepbasis import DeepBasisRegressor
+from deepbasis.errors import FileFormatError
+
+def too_long(number, frame):
+    raise KeyboardInterrupt
+
+good, *others = sys.argv[1:]
+DeepBasisRegressor.load(good)  # whatever has to be imported and warmed up
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**30,) * 2)  # a failing test does no harm
+signal.signal(signal.SIGALRM, too_long)
+for path in others:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+    before, start, verdict = peak(), time.monotonic(), "loaded"
+    signal.alarm(3)
+    try:
+        DeepBasisRegressor.load(path)
+    except FileFormatError:
+        verdict = "refused"
+    except KeyboardInterrupt:
+        verdict = "hangs"
+    except Exception as error:
+        verdict = type(error).__name__
+    signal.alarm(0)
+    print(verdict, time.monotonic() - start, (peak() - before) / 1024, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def cost(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, float, float]]:
+    """For each name in HUGE: what a process of its own said, the seconds, the MiB."""
+    folder = tmp_path_factory.mktemp("huge")
+    tensors, metadata = storage.load(saved, KIND)
+    paths = []
+    for number, sizes in enumerate(HUGE.values()):
+        paths.append(folder / f"{number}.safetensors")
+        storage.save(paths[-1], KIND, tensors, {**metadata, "parameters": metadata["parameters"] | sizes})
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", LOADER, saved, *paths], capture_output=True, text=True, timeout=100, env=environment
+    )
+    lines = [line.split() for line in done.stdout.splitlines()]
+    found = {name: (line[0], float(line[1]), float(line[2])) for name, line in zip(HUGE, lines, strict=False)}
+    return found | {name: (done.stderr[-300:] or "died", 0.0, 0.0) for name in HUGE if name not in found}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory the Linux way")
+@pytest.mark.parametrize("name", HUGE)
+def test_a_small_file_that_claims_to_be_huge_is_refused_at_once(
+    cost: dict[str, tuple[str, float, float]], name: str
+) -> None:
+    verdict, seconds, mebibytes = cost[name]
+    assert verdict == "refused"
+    assert seconds < 1.0
+    assert mebibytes < 50.0

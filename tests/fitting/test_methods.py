@@ -1,0 +1,48 @@
+"""Every method learns, and predicts a distribution that is no narrower than its noise."""
+
+import numpy as np
+import pytest
+
+from deepbasis.gp.methods import METHODS
+from support.regressors import easy, mixed, small
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("objective", [None, "mml"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_predicts_a_distribution_no_narrower_than_its_noise(method: str, objective: str | None) -> None:
+    if method == "dnn" and objective == "mml":
+        pytest.skip("a network without a distribution over its weights has no marginal likelihood")
+    X, y = easy()
+    model = small(method=method, objective=objective).fit(X, y)
+    mean, std = model.predict(100 * X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(std).all()
+    assert model.calibration_ is not None
+    noise = np.outer(model.calibration_.scales, model.noise_).ravel()
+    assert (std**2 >= model.calibration_.mean_scale * model.noise_.mean() * (1 - 1e-9)).all()
+    assert (model.predict_dist(X).variances.numpy() >= noise[:, None] * (1 - 1e-9)).all()
+    assert len(model.models_) == 2
+
+
+@pytest.mark.parametrize("method", ["dbk-silu", "dnn"])
+def test_it_learns(method: str) -> None:
+    X, y = easy(300)
+    X_new, y_new = easy(300, seed=1)
+    model = small(method=method, epochs=150, rank=16, width=16, learning_rate=1e-2).fit(X, y)
+    assert model.score(X_new, y_new) > 0.8
+    assert 0.8 < model.evaluate(X_new, y_new)["coverage_95"] < 1.0
+
+
+def test_exact_training_learns() -> None:
+    X, y = easy(200)
+    X_new, y_new = easy(200, seed=1)
+    assert small(objective="mml", epochs=60, rank=16, learning_rate=1e-2).fit(X, y).score(X_new, y_new) > 0.8
+
+
+def test_a_category_matters_where_it_does() -> None:
+    table, y = mixed(250)
+    model = small(epochs=200, rank=16, width=16, learning_rate=1e-2).fit(table, y)
+    red, blue = (model.predict(table.assign(color=name)).mean() for name in ("red", "blue"))
+    assert 2.0 < red - blue < 4.0

@@ -1,0 +1,379 @@
+"""Saved models: what is loaded predicts the same, to the last bit."""
+
+import json
+import os
+import pickle
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from deepbasis import DeepBasisRegressor, choosing, storage
+from deepbasis.errors import FileFormatError
+from deepbasis.estimator import KIND
+from deepbasis.gp.calibration import Calibration
+from deepbasis.gp.methods import METHODS
+from deepbasis.persistence import fingerprint
+from support.model_files import FIXTURES, Metadata, as_table, assert_same, mixed, numbers, small
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_loaded_as_it_was_saved(path: Path, method: str, dtype: str) -> None:
+    X, y = numbers()
+    model = small(method=method, dtype=dtype).fit(X, y)
+    model.save(path)
+    assert_same(model, DeepBasisRegressor.load(path), X)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": "mml"},
+        {"members": 1},
+        {"alpha": "auto"},
+        {"blocks": 3},
+        {"calibrate": False},
+        {"method": "sv-rbf", "objective": "mml"},
+        {"method": "sv-rbf-linear", "objective": "mml"},
+        {"embedding": "fourier"},
+        {"embedding": "periodic", "dtype": "float32"},
+        {"trend": "linear"},
+        {"trend": "linear", "members": 1, "dtype": "float32"},
+        {"trend": "linear", "method": "sv-rbf", "objective": "mml"},
+    ],
+    ids=str,
+)
+def test_other_settings_are_loaded_as_they_were_saved(path: Path, changes: Metadata) -> None:
+    X, y = numbers()
+    model = small(**changes).fit(X, y)
+    model.save(path)
+    assert_same(model, DeepBasisRegressor.load(path), X)
+
+
+@pytest.mark.usefixtures("few_exact_steps")
+@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf", "sv-rbf-linear"])
+def test_what_auto_has_chosen_is_loaded(path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    """The file says both what was asked for and what it came to, and predicts as the latter."""
+    monkeypatch.setattr(choosing, "bic", lambda kernel, data: float(kernel.method_ != chosen))
+    monkeypatch.setattr(choosing, "is_as_good", lambda *of: chosen != "dbk-silu")
+    X, y = numbers()
+    model = small(method="auto", blocks=2).fit(X, y)
+    model.save(path)
+    loaded = DeepBasisRegressor.load(path)
+    assert (loaded.method, loaded.method_, len(loaded.models_)) == ("auto", chosen, 2 if chosen == "dbk-silu" else 1)
+    assert_same(model, loaded, X)
+    loaded.save(path.with_name("again"))
+    assert path.with_name("again").read_bytes() == path.read_bytes()
+    _, metadata = storage.load(path, KIND)
+    assert (metadata["method"], metadata["parameters"]["method"]) == (chosen, "auto")
+
+
+def test_what_comes_before_the_network_is_loaded(path: Path) -> None:
+    """More than 2,000 rows of three number columns."""
+    X, y = numbers(2_300)
+    model = small(batch_size=128).fit(X, y)
+    assert (model.embedding, model.embedding_) == ("auto", "fourier")
+    model.save(path)
+    assert_same(model, DeepBasisRegressor.load(path), X[:50])
+    tensors, metadata = storage.load(path, KIND)
+    assert metadata["embedding"] == "fourier"
+    for changes, says in (
+        ({"embedding": "none"}, "parameters are not those"),
+        ({"embedding": "waves"}, "embedding"),
+        ({"parameters": {**metadata["parameters"], "embedding": "none"}}, "its embedding is 'none'"),
+    ):
+        storage.save(path, KIND, tensors, {**metadata, **changes})
+        with pytest.raises(FileFormatError, match=says):
+            DeepBasisRegressor.load(path)
+
+
+def test_a_line_of_half_of_the_members_is_loaded(path: Path) -> None:
+    X, _ = numbers(2_600)
+    y = X @ [1.0, 2.0, 3.0]
+    model = small(batch_size=128).fit(X, y)
+    assert (model.trend, model.trend_) == ("auto", "half")
+    model.save(path)
+    assert_same(model, DeepBasisRegressor.load(path), X[:50])
+    tensors, metadata = storage.load(path, KIND)
+    assert metadata["trend"] == "half"
+    for changes, says in (
+        ({"trend": "none"}, "parameters are not those"),
+        ({"trend": "bent"}, "trend"),
+        ({"parameters": {**metadata["parameters"], "trend": "none"}}, "its trend is 'none'"),
+    ):
+        storage.save(path, KIND, tensors, {**metadata, **changes})
+        with pytest.raises(FileFormatError, match=says):
+            DeepBasisRegressor.load(path)
+    for slope in (torch.zeros(4), torch.full((3,), torch.nan)):
+        storage.save(path, KIND, {**tensors, "member/1/slope": slope.to(tensors["member/1/slope"])}, metadata)
+        with pytest.raises(FileFormatError, match="parameters"):
+            DeepBasisRegressor.load(path)
+
+
+def test_a_file_from_before_there_were_lines_has_none(path: Path) -> None:
+    """Though its table, by today's rule, would have one."""
+    X, _ = numbers(2_600)
+    small(trend="none", batch_size=128).fit(X, X @ [1.0, 2.0, 3.0]).save(path)
+    tensors, metadata = storage.load(path, KIND)
+    del metadata["trend"], metadata["parameters"]["trend"]
+    storage.save(path.with_name("old"), KIND, tensors, metadata)
+    assert_same(DeepBasisRegressor.load(path.with_name("old")), DeepBasisRegressor.load(path), X[:50])
+
+
+def test_the_jitter_of_a_kernel_is_loaded(path: Path) -> None:
+    """Before it was told it was 1e-4 for all, and another would be another basis."""
+    X, y = numbers()
+    model = small(method="sv-rbf", objective="mml").fit(X, y)
+    model.save(path)
+    tensors, metadata = storage.load(path, KIND)
+    loaded = DeepBasisRegressor.load(path)
+    assert model.jitter_ == loaded.jitter_ == loaded.models_[0].expansion.jitter == metadata.pop("jitter") == 1e-6
+    storage.save(path, KIND, tensors, metadata)
+    old = DeepBasisRegressor.load(path)
+    assert old.jitter_ == old.models_[0].expansion.jitter == 1e-4
+    assert fingerprint(old) != fingerprint(model)
+    assert not np.allclose(old.predict(X), model.predict(X), rtol=0.0, atol=1e-7)
+    storage.save(path, KIND, tensors, {**metadata, "jitter": -1.0})
+    with pytest.raises(FileFormatError, match="jitter"):
+        DeepBasisRegressor.load(path)
+
+
+def test_the_width_inside_a_block_is_loaded(path: Path) -> None:
+    """It depends on the number of rows; before it was told, it did not."""
+    for rows, inner in ((60, 4), (2_300, 16)):
+        X, y = numbers(rows)
+        model = small(batch_size=128, epochs=15).fit(X, y)
+        assert model.inner_ == inner
+        model.save(path)
+        assert DeepBasisRegressor.load(path).inner_ == inner
+        assert_same(model, DeepBasisRegressor.load(path), X[:50])
+    tensors, metadata = storage.load(path, KIND)
+    del metadata["inner"]
+    storage.save(path, KIND, tensors, metadata)
+    assert_same(model, DeepBasisRegressor.load(path), X[:50])
+    for changes, says in (
+        ({"inner": 8}, "parameters are not those"),
+        ({"inner": 0}, "inner"),
+        ({"inner": 16, "parameters": {**metadata["parameters"], "inner": 4}}, "is to be 4 wide inside a block"),
+    ):
+        storage.save(path, KIND, tensors, {**metadata, **changes})
+        with pytest.raises(FileFormatError, match=says):
+            DeepBasisRegressor.load(path)
+
+
+def test_a_network_that_was_asked_for_on_a_small_table_is_loaded(path: Path) -> None:
+    X, y = numbers()
+    model = small(method="auto", embedding="fourier").fit(X, y)
+    model.save(path)
+    assert (model.method_, model.embedding_) == ("dbk-silu", "fourier")
+    assert_same(model, DeepBasisRegressor.load(path), X)
+
+
+def test_a_file_from_before_there_were_embeddings_has_none(path: Path) -> None:
+    """Though its table, by today's rule, would have one."""
+    X, y = numbers(2_300)
+    small(embedding="none").fit(X, y).save(path)
+    tensors, metadata = storage.load(path, KIND)
+    del metadata["embedding"], metadata["parameters"]["embedding"]
+    storage.save(path.with_name("old"), KIND, tensors, metadata)
+    assert_same(DeepBasisRegressor.load(path.with_name("old")), DeepBasisRegressor.load(path), X[:50])
+
+
+def test_a_file_without_what_was_chosen_is_of_what_was_asked_for(path: Path, saved: Path) -> None:
+    """Release 0.1 wrote such files, and had no auto."""
+    tensors, metadata = storage.load(saved, KIND)
+    del metadata["method"]
+    storage.save(path, KIND, tensors, metadata)
+    table, _ = mixed()
+    assert_same(DeepBasisRegressor.load(path), DeepBasisRegressor.load(saved), table)
+    metadata["parameters"]["method"] = "auto"
+    storage.save(path, KIND, tensors, metadata)
+    with pytest.raises(FileFormatError, match=r"method.*'auto'"):
+        DeepBasisRegressor.load(path)
+
+
+def test_a_calibration_is_a_part_of_the_model(path: Path, saved: Path) -> None:
+    """It is saved to the last bit, changes nothing but the spread, and tells models apart."""
+    table, _ = mixed()
+    tensors, metadata = storage.load(saved, KIND)
+    calibration = Calibration((0.1 + 0.2, 7.0), (0.9, 0.1))
+    storage.save(path, KIND, tensors, {**metadata, "calibration": asdict(calibration)})
+    storage.save(path.with_name("none"), KIND, tensors, {**metadata, "calibration": None})
+    one, other, none = (DeepBasisRegressor.load(name) for name in (saved, path, path.with_name("none")))
+    assert other.calibration_ == other.ensemble_.calibration == calibration
+    assert none.calibration_ is none.ensemble_.calibration is None
+    for model in (one, other):
+        np.testing.assert_allclose(model.predict(table), none.predict(table), rtol=1e-12, atol=1e-12)
+        expected = model.calibration_.apply(none.predict_dist(table))
+        np.testing.assert_allclose(model.predict_dist(table).variances, expected.variances, rtol=1e-12)
+    assert len({fingerprint(model) for model in (one, other, none)}) == 3
+    again = path.with_name("again")
+    other.save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_mixed_table_is_read_the_same(path: Path) -> None:
+    table, y = mixed()
+    model = small().fit(table, y)
+    model.save(path)
+    loaded = DeepBasisRegressor.load(path)
+    new = table.copy()
+    new.loc[::3, "color"] = "unseen"
+    new.loc[::4, ["size", "when"]] = None
+    assert_same(model, loaded, table)
+    assert_same(model, loaded, new)
+    np.testing.assert_array_equal(loaded.feature_names_in_, model.feature_names_in_)
+    with pytest.raises(ValueError, match="order"):
+        loaded.predict(table[table.columns[::-1]])
+
+
+def test_a_loaded_model_saves_to_the_same_bytes(path: Path, saved: Path) -> None:
+    DeepBasisRegressor.load(saved).save(path)
+    assert path.read_bytes() == saved.read_bytes()
+
+
+def test_a_loaded_model_can_be_fitted_again(saved: Path) -> None:
+    table, y = mixed()
+    np.testing.assert_array_equal(
+        DeepBasisRegressor.load(saved).fit(table, y).predict(table), DeepBasisRegressor.load(saved).predict(table)
+    )
+
+
+@pytest.mark.parametrize("random_state", [None, 5, np.int64(5)], ids=repr)
+def test_every_random_state_can_be_saved(path: Path, random_state: Any) -> None:
+    X, y = numbers()
+    model = small(random_state=random_state).fit(X, y)
+    model.save(path)
+    loaded = DeepBasisRegressor.load(path)
+    assert loaded.random_state == random_state
+    np.testing.assert_array_equal(model.predict(X), loaded.predict(X))
+
+
+def test_a_generator_is_not_saved(path: Path) -> None:
+    X, y = numbers()
+    small(random_state=np.random.RandomState(5)).fit(X, y).save(path)
+    assert DeepBasisRegressor.load(path).random_state is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"alpha": np.float64(0.1)},
+        {"rank": np.int64(4)},
+        {"members": np.int32(2)},
+        {"beta": np.float32(0.25)},
+        {"calibrate": np.bool_(True)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_numbers_of_numpy_can_be_saved(path: Path, changes: Metadata) -> None:
+    """GridSearchCV over np.logspace sets such values."""
+    X, y = numbers()
+    model = small(**changes).fit(X, y)
+    model.save(path)
+    assert_same(model, DeepBasisRegressor.load(path), X)
+
+
+def test_a_model_trained_on_a_gpu_loads_without_one(path: Path, saved: Path) -> None:
+    tensors, metadata = storage.load(saved, KIND)
+    metadata["parameters"]["device"] = "cuda"
+    storage.save(path, KIND, tensors, metadata)
+    table, _ = mixed()
+    loaded = DeepBasisRegressor.load(path, device="cpu")
+    np.testing.assert_array_equal(loaded.predict(table), DeepBasisRegressor.load(saved).predict(table))
+
+
+def test_a_subclass_loads_as_itself(saved: Path) -> None:
+    class Mine(DeepBasisRegressor):
+        pass
+
+    assert type(Mine.load(saved)) is Mine
+
+
+def test_a_save_that_fails_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = numbers()
+    first, second = small().fit(X, y), small(random_state=1).fit(X, y)
+    first.save(path)
+    before = path.read_bytes()
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("replace", "fsync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, fail)
+            with pytest.raises(OSError, match="No space left"):
+                second.save(path)
+        assert path.read_bytes() == before
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+    second.save(path)
+    assert_same(second, DeepBasisRegressor.load(path), X)
+
+
+def test_no_pickle_is_written_or_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, y = mixed()
+    model = small().fit(table, y)
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("pickle was used")
+
+    for module, name in ((pickle, "dumps"), (pickle, "dump"), (pickle, "loads"), (pickle, "load")):
+        monkeypatch.setattr(module, name, refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    monkeypatch.setattr(torch, "save", refuse)
+    model.save(path)
+    loaded = DeepBasisRegressor.load(path)
+    np.testing.assert_array_equal(model.predict(table), loaded.predict(table))
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    assert set(header.pop("__metadata__")) == {"deepbasis"}
+    ends = [entry["data_offsets"][1] for entry in header.values()]
+    assert 8 + length + max(ends) == len(data)  # nothing but JSON and the tensors that it names
+    assert {entry["dtype"] for entry in header.values()} <= {"F64", "F32", "I64"}
+
+
+def test_the_model_of_release_0_1_predicts_the_same() -> None:
+    expected = np.load(FIXTURES / "model-0.1.npz", allow_pickle=False)
+    table = as_table(*(expected[name] for name in ("size", "color", "day", "sold")))
+    model = DeepBasisRegressor.load(FIXTURES / "model-0.1.safetensors")
+    mean, std = model.predict(table, return_std=True)
+    np.testing.assert_allclose(mean, expected["mean"], rtol=1e-6)
+    np.testing.assert_allclose(std, expected["std"], rtol=1e-6)
+    np.testing.assert_allclose(model.predict_quantiles(table, [0.05, 0.95]), expected["quantiles"], rtol=1e-6)
+    later = {
+        "calibrate": "auto",
+        "inner": 8,
+        "embedding": "none",
+        "trend": "none",
+    }  # arguments that release 0.1 had not
+    assert model.get_params() == json.loads(str(expected["parameters"])) | later
+    assert model.calibration_ is None
+    assert model.method_ == "dbk-silu"
+    assert np.ptp(mean) > 1.0  # it does say something
+
+
+def make_fixtures() -> None:
+    table, y = mixed(200)
+    model = small(epochs=200, members=3, rank=8, width=8, alpha=0.0, learning_rate=1e-2).fit(table, y)
+    model.save(FIXTURES / "model-0.1.safetensors")
+    new, _ = mixed(40)
+    new.loc[0, "color"] = "never seen"
+    mean, std = model.predict(new, return_std=True)
+    np.savez_compressed(
+        FIXTURES / "model-0.1.npz",
+        size=new["size"].to_numpy(),
+        color=np.array([name if isinstance(name, str) else "" for name in new["color"]]),
+        day=(new["when"].to_numpy() - np.datetime64("2023-01-01")).astype("timedelta64[D]").astype(np.int64),
+        sold=new["sold"].to_numpy(),
+        mean=mean,
+        std=std,
+        quantiles=model.predict_quantiles(new, [0.05, 0.95]),
+        parameters=np.array(json.dumps(model.get_params())),
+    )

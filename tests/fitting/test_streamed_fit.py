@@ -1,0 +1,211 @@
+"""A streamed fit is the fit of the table in memory."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pyarrow import dataset
+
+from deepbasis import DeepBasisRegressor, estimator
+from deepbasis.budget import Sizes
+from deepbasis.engine.batches import Rows
+from deepbasis.engine.members import Member
+from deepbasis.engine.training import train
+from deepbasis.errors import InputError
+from deepbasis.planning import make_plan
+from deepbasis.starting import starting_noise, straight_line
+from deepbasis.tables.sources import Source
+from support.streams import DROP, LENGTHS, encoder_of, epoch_of, frame, small, survey_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # a few steps do not make a model
+
+
+@pytest.fixture(scope="module")
+def fitted(folder: Path) -> DeepBasisRegressor:
+    return small(epochs=30).fit_dataset(folder, "price", drop=DROP, stream=True)
+
+
+def test_a_streamed_fit_is_as_good_as_one_in_memory(folder, whole, fitted):
+    resident = small(epochs=30).fit_dataset(folder, "price", drop=DROP, stream=False)
+    test = frame(2_000, 99)
+    scores = [model.evaluate(test[["size", "width", "colour", "day"]], test["price"]) for model in (fitted, resident)]
+    assert scores[0]["rmse"] < 0.45  # the noise is 0.2, the target's spread 1.0
+    assert scores[0]["nll"] < scores[1]["nll"] + 0.15
+    assert abs(scores[0]["coverage_95"] - 0.95) < 0.04
+
+
+def test_what_a_streamed_fit_leaves_behind(fitted, tmp_path):
+    assert (fitted.rows_, fitted.n_features_in_) == (2100, 4)
+    assert list(fitted.feature_names_in_) == ["size", "width", "colour", "day"]
+    assert {"nll", "nll_constant", "crps"} <= set(fitted.validation_)
+    assert fitted.validation_["nll"] < fitted.validation_["nll_constant"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "deepbasis-reader"]
+    fitted.save(tmp_path / "m")
+    new = frame(50, 5)[list(fitted.feature_names_in_)]
+    np.testing.assert_array_equal(DeepBasisRegressor.load(tmp_path / "m").predict(new), fitted.predict(new))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_places_are_told_in_waves_streamed_or_not(tmp_path, stream):
+    """A map that a network does not find by itself in so few steps."""
+    rng = np.random.default_rng(0)
+    places = pd.DataFrame(rng.uniform(-1.0, 1.0, (6_000, 2)), columns=["longitude", "latitude"])
+    places["speed"] = np.sign(np.sin(12 * places["longitude"]) * np.sin(12 * places["latitude"]))
+    places[:5_000].to_parquet(tmp_path / "places.parquet")
+    new = places[5_000:]
+
+    def rmse(**changes: Any) -> float:
+        model = small(epochs=25, patience=25, width=32, blocks=1, batch_size=128, learning_rate=1e-2, **changes)
+        model.fit_dataset(tmp_path / "places.parquet", "speed", stream=stream)
+        assert model.embedding_ == changes.get("embedding", "fourier")
+        return model.evaluate(new[["longitude", "latitude"]], new["speed"])["rmse"]
+
+    assert rmse() < 0.85 * rmse(embedding="none")
+
+
+def test_in_memory_it_is_the_fit_of_the_whole_table(folder, whole):
+    one = small().fit_dataset(folder, "price", drop=DROP, stream=False)
+    X = whole.drop(columns=[*DROP, "price"])
+    other = small().fit(X, whole["price"])
+    np.testing.assert_array_equal(one.predict(X), other.predict(X))
+
+
+def test_the_same_seed_gives_the_same_model(folder, tmp_path):
+    for name in ("a", "b"):
+        small().fit_dataset(folder, "price", drop=DROP, stream=True).save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["dataset", "pattern", "list", "csv"])
+def test_every_way_to_name_the_table(folder, whole, tmp_path, kind):
+    data: Any = {
+        "dataset": dataset.dataset(folder),
+        "pattern": f"{folder}/*.parquet",
+        "list": sorted(folder.glob("*.parquet")),
+        "csv": tmp_path,
+    }[kind]
+    for k, n in enumerate(LENGTHS):
+        frame(n, k).to_csv(tmp_path / f"part-{k}.csv", index=False)
+    model = small(epochs=1).fit_dataset(data, "price", drop=DROP, stream=True)
+    expected = small(epochs=1).fit_dataset(folder, "price", drop=DROP, stream=True)
+    assert model.preprocessor_ == expected.preprocessor_
+    X = whole.drop(columns=[*DROP, "price"])
+    if kind != "csv":  # it is cut into other pieces, which come in another order
+        np.testing.assert_array_equal(model.predict(X), expected.predict(X))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_table_to_validate_on_must_have_rows(folder, tmp_path, stream):
+    frame(5, 77)[:0].to_parquet(tmp_path / "aside.parquet", index=False)
+    with pytest.raises(InputError, match=r"aside\.parquet' has no rows: it needs at least one"):
+        small().fit_dataset(folder, "price", drop=DROP, validation=tmp_path / "aside.parquet", stream=stream)
+
+
+def test_weights_groups_and_rows_to_validate_on(folder, tmp_path):
+    frame(150, 77).to_parquet(tmp_path / "aside.parquet", index=False)
+    model = small().fit_dataset(
+        folder, "price", weight="weight", groups="shop", validation=tmp_path / "aside.parquet", stream=True
+    )
+    aside = frame(150, 77)
+    names = ["size", "width", "colour", "day"]
+    assert list(model.feature_names_in_) == names
+    assert model.evaluate(aside[names], aside["price"])["nll"] == pytest.approx(model.validation_["nll"], rel=1e-4)
+    for stream in (True, False):
+        small(epochs=1).fit_dataset(folder, "price", weight="weight", groups="shop", stream=stream)
+
+
+@pytest.mark.parametrize("method", ["dbk-rbf", "dnn", "vbll"])
+def test_other_methods_are_streamed_too(folder, method):
+    model = small(method=method, epochs=2, alpha="auto").fit_dataset(folder, "price", drop=DROP, stream=True)
+    assert np.isfinite(model.validation_["nll"])
+
+
+def test_a_stream_is_for_the_network(folder, whole):
+    """However small the table: there is no choice to be made, and a step of exact training is a pass."""
+    auto, network = (
+        small(method=method, epochs=1).fit_dataset(folder, "price", drop=DROP, stream=True)
+        for method in ("auto", "dbk-silu")
+    )
+    assert auto.method_ == "dbk-silu"
+    X = whole.drop(columns=[*DROP, "price"])
+    np.testing.assert_array_equal(auto.predict(X), network.predict(X))
+
+
+def test_members_of_a_stream_start_from_its_validation_rows(folder, monkeypatch):
+    """They are in memory, and every worker has them."""
+    seen: list[Any] = []
+
+    def noted(build: Any, members: Any, data: Any, validation: Any, *more: Any, **names: Any) -> Any:
+        seen.append((build(members[0]), members[0], validation))
+        return genuine(build, members, data, validation, *more, **names)
+
+    genuine = estimator.train
+    monkeypatch.setattr(estimator, "train", noted)
+    for recipe in ("default", "paper"):
+        small(method="sv-rbf", epochs=1, recipe=recipe, beta=1.0).fit_dataset(folder, "price", drop=DROP, stream=True)
+    (model, member, validation), (plain, paper, _) = seen
+    assert member.noise == pytest.approx(starting_noise(straight_line(validation)), rel=5e-3)
+    assert paper.noise == 1e-2
+    there = (model.expansion.Z[:, None] == validation.x[None]).all(-1)
+    assert bool(there.any(1).all())
+    assert float(plain.expansion.Z.detach().abs().max()) <= 1.0
+
+
+def test_exact_training_is_that_of_the_same_rows_in_memory(folder):
+    survey = survey_of(folder)
+    encoder = encoder_of(survey)
+    model = small(objective="mml", dtype="float64")
+    plan = make_plan(model, survey.statistics.rows, streamed=True)
+    x, y = (torch.cat(parts) for parts in zip(*epoch_of(survey, 0), strict=True))
+    resident, validation = Rows(x, y), survey.validation(encoder)
+    members = [Member(seed=3)]
+    model.preprocessor_ = survey.preprocessor()
+    model._settle(survey.statistics.rows)
+    with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
+        ours = train(model._build, members, stream, validation, plan.settings)[0]
+    theirs = train(model._build, members, resident, validation, plan.settings)[0]
+    assert ours.best_score == pytest.approx(theirs.best_score, rel=1e-8)
+    for name, value in theirs.parameters.items():
+        torch.testing.assert_close(ours.parameters[name], value, rtol=1e-6, atol=1e-8)
+    fitted = small(objective="mml", epochs=2).fit_dataset(folder, "price", drop=DROP, stream=True)
+    assert len(fitted.history_[0]["train_loss"]) == 2
+
+
+def test_exact_training_reads_every_row_once_for_each_sum(folder, monkeypatch):
+    """A step needs two: of the gradient, and of the new solution; and there is a solution before the first."""
+    survey = survey_of(folder)
+    encoder = encoder_of(survey)
+    model = small(objective="mml", epochs=5, dtype="float64")
+    plan = make_plan(model, survey.statistics.rows, streamed=True)
+    model.preprocessor_ = survey.preprocessor()
+    model._settle(survey.statistics.rows)
+    read = []
+    blocks = Source.blocks
+
+    def counted(self: Source, *more: Any) -> Any:
+        for block in blocks(self, *more):
+            read.append(len(block))
+            yield block
+
+    monkeypatch.setattr(Source, "blocks", counted)
+    with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
+        outcome = train(model._build, [Member(seed=3)], stream, survey.validation(encoder), plan.settings)[0]
+    assert len(outcome.history["train_loss"]) == 5
+    assert sum(read) == (1 + 2 * 5) * survey.source.rows
+
+
+def test_a_pass_is_every_training_row_in_the_order_of_the_files(folder, whole, held):
+    survey = survey_of(folder)
+    encoder = encoder_of(survey)
+    plan = make_plan(small(), survey.statistics.rows, streamed=True)
+    with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
+        assert stream.open_pass is not None
+        for rows in (300, 5000):
+            parts = list(stream.open_pass(rows))
+            assert max(len(y) for _, y in parts) == min(rows, survey.statistics.rows)
+            y = torch.cat([y for _, y in parts])
+            np.testing.assert_allclose(y, survey.statistics.target().transform(whole["price"][~held]), rtol=1e-12)
