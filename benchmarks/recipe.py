@@ -50,6 +50,7 @@ from deepbasis.paper.runs import fit
 from deepbasis.starting import straight_line
 from deepbasis.tables.encoders import squash
 from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.reading import read_columns
 from deepbasis.validating import fair_say, joined, joined_predictions
 
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
@@ -475,7 +476,7 @@ def _robust(X: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 
 SCALINGS: dict[str, Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]] = {
     "robust": _robust,
-    "product": lambda X: Preprocessor.fit(X).transform,
+    "product": lambda X: Preprocessor.fit(*read_columns(X)).transform,
     "minmax": _minmax,
     "standard": _standard,
     "quantile": lambda X: QuantileTransformer(output_distribution="normal", random_state=0).fit(X).transform,

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from deepbasis import persistence, streaming
@@ -55,10 +55,11 @@ from deepbasis.planning import (
 from deepbasis.predictions import Predictions
 from deepbasis.recipes import ONE_THREAD_ROWS, RECIPES, method_of
 from deepbasis.starting import Line, at_rows, distinct_rows, slopes_by_turns, starting_noise, straight_line
-from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target, check_weight
-from deepbasis.tables.resident import Table
+from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.scanning import Roles
 from deepbasis.tables.sources import Source
+from deepbasis.tables.table import Table, fold_masks, held_out_mask, row_labels
+from deepbasis.tables.targets import TargetScaler, check_target, check_weight
 from deepbasis.validating import Fold, fair_say, looked_at
 
 _INTERRUPTED = "the fit was interrupted: this is the best so far"
@@ -258,20 +259,31 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         devices.present(self.device)
         if (X_val is None) != (y_val is None):
             raise InputError("X_val and y_val go together: give both or neither")
-        table = Table.checked(X, y, sample_weight, groups)
-        validate_data(self, table.X, skip_check_array=True)
-        self.rows_ = len(table.y)
+        table = Table.read(X, y, sample_weight, groups)
+        self.n_features_in_ = len(table.columns)
+        if table.names is not None:
+            self.feature_names_in_ = np.array(table.names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
+            del self.feature_names_in_
+        self.rows_ = len(table)
         table = table.weighted()
         folds_wanted = folds_of(self, len(table.y))
+        whole = Preprocessor.fit(table.names, table.columns, table.weight)
         if X_val is not None and y_val is not None:
-            splits = [(table, Table.for_validation(X_val, y_val))]
-        elif folds_wanted > 1:
-            splits = table.folds(folds_wanted)
+            splits = [(table, Table.for_validation(X_val, y_val, whole))]
         else:
-            splits = [table.split(fraction_of(self))]
+            labels = row_labels(whole.encoded(table.columns), table.groups)
+            if folds_wanted > 1:
+                masks = fold_masks(labels, table.weight, folds_wanted)
+            else:
+                masks = [held_out_mask(labels, table.weight, fraction_of(self))]
+            splits = [table.without(mask) for mask in masks]
         known = splits[0][0] if len(splits) == 1 else table  # what some member is fitted to
-        self.preprocessor_ = Preprocessor.fit(known.X, known.weight, within=None if known is table else table.X)
-        self._doubt_columns(known.X)
+        if known is table:
+            self.preprocessor_ = whole
+        else:
+            self.preprocessor_ = Preprocessor.fit(known.names, known.columns, known.weight, within=table.columns)
+        self._doubt_columns(known)
         self.target_ = TargetScaler.fit(known.y, known.weight)
         dtype = make_plan(self, len(known.y)).settings.dtype
         folds = []
@@ -296,8 +308,8 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
             self._look_at(predicted, held_out, mean, weighted_mean((y_known - mean).square(), weight))
         return self
 
-    def _doubt_columns(self, X: Any) -> None:
-        for label, cell in self.preprocessor_.numbers_as_text(X):
+    def _doubt_columns(self, table: Table) -> None:
+        for label, cell in self.preprocessor_.numbers_as_text(table.columns):
             warnings.warn(
                 f"{label} holds text that mostly reads as numbers, but for cells such as {cell!r}: it is taken for "
                 "categories; if it is meant as numbers, leave such cells empty, or convert it with "
@@ -398,7 +410,7 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         def tensor(array: NDArray[np.float64]) -> Tensor:
             return torch.from_numpy(array).to(dtype)
 
-        x = self.preprocessor_.transform(table.X)
+        x = self.preprocessor_.encoded(table.columns)
         weight = None if table.weight is None else tensor(table.weight)
         return Rows(tensor(x), tensor(self.target_.transform(table.y)), weight)
 

@@ -22,7 +22,8 @@ from deepbasis.gp.methods import EMBEDDINGS, METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.planning import inner_of
 from deepbasis.recipes import HALF, TRENDS
-from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
+from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.targets import TargetScaler
 
 KIND = "regressor"
 

@@ -27,8 +27,9 @@ from deepbasis.prediction_files import Work, part_paths
 from deepbasis.tables.arrow import Block
 from deepbasis.tables.counting import RowCounter
 from deepbasis.tables.predicted import Wanted
-from deepbasis.tables.preprocessing import Preprocessor, TargetScaler, check_target
+from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.sources import Source, text_columns
+from deepbasis.tables.targets import TargetScaler, check_target
 
 _PREDICT_ROWS = 65_536  # transformed and predicted at a time
 

@@ -26,12 +26,12 @@ from deepbasis.planning import Plan
 from deepbasis.tables.arrow import Block
 from deepbasis.tables.columns import Array
 from deepbasis.tables.counting import RowCounter
-from deepbasis.tables.held_out import HeldOut, most_rows
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.scanning import Encoder, Held, Roles, scan
 from deepbasis.tables.shuffling import Piece, Prefetcher, Shard, batches, mixed
 from deepbasis.tables.sources import Source
 from deepbasis.tables.statistics import Statistics
+from deepbasis.tables.table import HeldOut, most_rows
 from deepbasis.tables.targets import TargetScaler
 
 _VALIDATION_COPIES = 4  # as encoded, as tensors, in the engine's chunks, and one in flight

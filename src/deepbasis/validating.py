@@ -16,7 +16,8 @@ from deepbasis.gp import metrics
 from deepbasis.gp.model import NOISE_FLOOR
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
-from deepbasis.tables.targets import TargetScaler, row_groups
+from deepbasis.tables.table import row_labels
+from deepbasis.tables.targets import TargetScaler
 
 _HEALTH_ROWS = 30  # fewer validation rows say nothing
 
@@ -30,7 +31,7 @@ def fair_say(rows: Rows, most: float | None) -> Rows:
     """
     if most is None:
         return rows
-    input_of = torch.from_numpy(row_groups(rows.x.numpy()))
+    input_of = torch.from_numpy(row_labels(rows.x.numpy()))
     weight = torch.ones(len(rows), dtype=torch.float64) if rows.weight is None else rows.weight.double()
     of_input = torch.zeros(int(input_of.max()) + 1, dtype=torch.float64).index_add_(0, input_of, weight)
     # With the k largest cut down to a limit, the average is (k limit + rest) / inputs, and the limit `most` times that.

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from deepbasis import choosing, estimator
-from deepbasis.tables.held_out import HeldOut
+from deepbasis.tables.table import HeldOut
 from support import model_files, streams
 from support.regressors import Fitted, easy, mixed, small
 

@@ -11,6 +11,7 @@ from deepbasis import DeepBasisRegressor, planning
 from deepbasis.planning import make_plan
 from deepbasis.recipes import RECIPES, batch_size_for, epochs_for, stream_epochs_for
 from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.reading import read_columns
 
 DEFAULT, PAPER = RECIPES["default"], RECIPES["paper"]
 
@@ -158,7 +159,7 @@ def test_places_are_told_in_waves(columns, rows, changes, embedding):
         "constant word": np.array(["a"] * 6, dtype=object),
         "holes": np.array([1.0, 2.0, 3.0, np.nan, 5.0, 6.0]),
     }
-    table = Preprocessor.fit(pd.DataFrame({f"{name}{k}": kinds[name] for k, name in enumerate(columns)}))
+    table = Preprocessor.fit(*read_columns(pd.DataFrame({f"{name}{k}": kinds[name] for k, name in enumerate(columns)})))
     assert planning.embedding_of(DeepBasisRegressor(device="cpu", **changes), table, rows) == embedding
 
 

@@ -8,7 +8,9 @@ import torch
 from deepbasis.budget import Sizes
 from deepbasis.errors import InputError
 from deepbasis.planning import make_plan
-from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
+from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.reading import read_columns
+from deepbasis.tables.targets import TargetScaler
 from support.streams import DROP, Workers, _Worker, encoder_of, epoch_of, frame, small, sorted_rows, survey_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # a few steps do not make a model
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning"
 def test_an_epoch_is_every_training_row_once_encoded_as_in_memory(folder, whole, held):
     survey = survey_of(folder)
     inside = whole[~held].drop(columns=[*DROP, "price"])
-    preprocessor, target = Preprocessor.fit(inside), TargetScaler.fit(whole["price"][~held])
+    preprocessor, target = Preprocessor.fit(*read_columns(inside)), TargetScaler.fit(whole["price"][~held].to_numpy())
     assert survey.preprocessor() == preprocessor
     expected = sorted_rows(preprocessor.transform(inside), target.transform(whole["price"][~held]))
     for epoch in (0, 3):
@@ -99,9 +101,9 @@ def test_weights_are_carried_along_and_zero_is_no_row(folder, whole, held):
     assert survey.statistics.rows == keep.sum()
     assert survey.statistics.mass == inside["weight"].sum()
     names = [name for name in whole if name not in (*DROP, "price")]
-    assert survey.preprocessor() == Preprocessor.fit(inside[names], inside["weight"].to_numpy())
+    assert survey.preprocessor() == Preprocessor.fit(*read_columns(inside[names]), inside["weight"].to_numpy())
     x, y, weight = (torch.cat(parts) for parts in zip(*epoch_of(survey, 0), strict=True))
-    target = TargetScaler.fit(inside["price"], inside["weight"])
+    target = TargetScaler.fit(inside["price"].to_numpy(), inside["weight"].to_numpy())
     expected = sorted_rows(
         survey.preprocessor().transform(inside[names]), target.transform(inside["price"]), inside["weight"]
     )

@@ -14,7 +14,7 @@ import torch
 from deepbasis import DeepBasisRegressor, estimator
 from deepbasis.errors import NumericalError
 from deepbasis.estimator import FitWarning
-from deepbasis.tables.resident import Table
+from deepbasis.tables.table import Table
 from support.regressors import easy, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -47,7 +47,7 @@ def test_rows_of_hardly_any_weight_do_not_spoil_the_verdict(doubtful: float) -> 
     """Of the 100 validation rows half are predicted well, and the others far worse than by a constant."""
     X, y = easy(200)
     model = small(epochs=60, learning_rate=1e-2, calibrate=False).fit(X, y)
-    rows = model._rows(Table(X[:100], y[:100]), torch.float64)
+    rows = model._rows(Table.read(X[:100], y[:100]), torch.float64)
     worse = torch.where(torch.arange(100) < 50, rows.y, rows.y + 30.0)
     weight = torch.where(torch.arange(100) < 50, 1.0, doubtful).double()
     held_out = replace(rows, y=worse, weight=weight)

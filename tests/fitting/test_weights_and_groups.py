@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.reading import read_columns
 from deepbasis.tables.resident import Table
 from support.regressors import close, easy, small
 
@@ -120,7 +121,7 @@ def test_a_given_validation_table_is_used_and_all_rows_are_trained_on() -> None:
     X_val, y_val = easy(25, seed=9)
     model = small(epochs=20).fit(X, y, X_val=X_val, y_val=y_val)
     assert model.target_.mean == pytest.approx(y.mean())
-    np.testing.assert_array_equal(model.preprocessor_.transform(X), Preprocessor.fit(X).transform(X))
+    np.testing.assert_array_equal(model.preprocessor_.transform(X), Preprocessor.fit(*read_columns(X)).transform(X))
     found = {name: value for name, value in model.validation_.items() if name != "nll_constant"}
     assert found == pytest.approx(model.evaluate(X_val, y_val), rel=1e-9)
     other = small(epochs=20).fit(X, y, X_val=X_val, y_val=-y_val)

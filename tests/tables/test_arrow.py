@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from deepbasis.errors import InputError
-from deepbasis.tables.arrow import Block, arrow_column, kind_of
+from deepbasis.tables.arrow import Block
 from deepbasis.tables.files import to_pandas
-from deepbasis.tables.reading import read_column
+from deepbasis.tables.reading import arrow_column, kind_of, read_column
 
 ZONE = dt.timezone(dt.timedelta(hours=3))
 COLUMNS = {

@@ -1,10 +1,11 @@
-"""Held-out rows: the same on every run, however the table is read; about as many as were asked for."""
+"""Rows held out of a table in files: the same on every run, however it is read; about as many as were asked for."""
 
 import numpy as np
 import pytest
 
+from deepbasis.hashing import name_hashes
 from deepbasis.tables.columns import Column
-from deepbasis.tables.held_out import HeldOut, most_rows, name_hashes, position_hashes
+from deepbasis.tables.table import HeldOut, most_rows, position_hashes
 
 POSITIONS = [12035550249420947055, 12935080325729570654]
 NAMES = [13020603013274838756, 636548684707296368]

@@ -11,10 +11,12 @@ from deepbasis.errors import InputError
 from deepbasis.tables import summaries
 from deepbasis.tables.arrow import Block
 from deepbasis.tables.encoders import MAX_CATEGORIES
-from deepbasis.tables.preprocessing import Preprocessor, TargetScaler
+from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.reading import read_columns
 from deepbasis.tables.sketch import POINTS
 from deepbasis.tables.statistics import Statistics
 from deepbasis.tables.summaries import FARTHEST, Categories, Moments, TrimmedMoments
+from deepbasis.tables.targets import TargetScaler
 
 
 def table(n: int, seed: int = 0) -> pd.DataFrame:
@@ -59,7 +61,7 @@ def test_a_table_of_few_values_gives_the_same_preprocessing_to_the_last_bit(work
     n = POINTS - 1
     frame, y = table(n), np.random.default_rng(1).normal(100.0, 5.0, n)
     statistics = gathered(frame, y, workers=workers)
-    assert statistics.preprocessor() == Preprocessor.fit(frame)
+    assert statistics.preprocessor() == Preprocessor.fit(*read_columns(frame))
     assert statistics.rank_error() == 0.0
     assert (statistics.rows, statistics.mass) == (n, n)
     expected = TargetScaler.fit(y)
@@ -73,7 +75,7 @@ def test_a_large_table_gives_the_same_to_rounding(workers):
     n = 60_000
     frame, y = table(n), np.random.default_rng(1).standard_cauchy(n)
     statistics = gathered(frame, y, rows=5_000, workers=workers)
-    ours, theirs = statistics.preprocessor(), Preprocessor.fit(frame)
+    ours, theirs = statistics.preprocessor(), Preprocessor.fit(*read_columns(frame))
     assert 0.0 < statistics.rank_error() < 0.001
     for name, mine, exact in zip(frame.columns, ours.encodings, theirs.encodings, strict=True):
         tolerance = 0.02 if name == "skewed" else 1e-12
@@ -91,7 +93,7 @@ def test_the_trend_of_many_dates_differs_in_the_ranks_of_its_quantiles_alone():
     seconds = np.sort(np.random.default_rng(0).integers(0, 10**8, n))
     frame = pd.DataFrame({"when": pd.Timestamp("2020-01-01") + pd.to_timedelta(seconds, unit="s")})
     statistics = gathered(frame, np.zeros(n), rows=5_000, workers=3)
-    mine, exact = statistics.preprocessor().encodings[0], Preprocessor.fit(frame).encodings[0]
+    mine, exact = statistics.preprocessor().encodings[0], Preprocessor.fit(*read_columns(frame)).encodings[0]
     start = pd.Timestamp("2020-01-01").timestamp()
     rank = np.searchsorted(seconds, mine.center - start, side="right") / n
     assert 0.0 < abs(rank - 0.5) <= statistics.rank_error() + 2 / n
@@ -120,7 +122,7 @@ def test_a_few_numbers_that_are_far_out_are_left_out_and_many_nearly(outliers, w
         statistics = gathered(frame, np.zeros(n), one, rows=5_000, workers=workers)
         assert statistics.rank_error() > 0.0
         for mine, exact in zip(
-            statistics.preprocessor().encodings, Preprocessor.fit(frame, one).encodings, strict=True
+            statistics.preprocessor().encodings, Preprocessor.fit(*read_columns(frame), one).encodings, strict=True
         ):
             tolerance = 1e-12 if outliers <= FARTHEST else 0.01
             assert mine.center == pytest.approx(exact.center, rel=tolerance)
@@ -153,7 +155,7 @@ def test_weights_are_counted_as_rows():
     weight = np.random.default_rng(2).integers(1, 5, n).astype(np.float64)
     repeated = np.repeat(np.arange(n), weight.astype(int))
     statistics = gathered(frame, y, weight, workers=2)
-    assert statistics.preprocessor() == Preprocessor.fit(frame, weight)
+    assert statistics.preprocessor() == Preprocessor.fit(*read_columns(frame), weight)
     assert statistics.preprocessor() == gathered(frame.iloc[repeated], y[repeated]).preprocessor()
     assert statistics.mass == weight.sum()
     assert statistics.target().scale == pytest.approx(TargetScaler.fit(y, weight).scale, rel=1e-12)
@@ -232,5 +234,5 @@ def test_ties_between_categories_are_settled_by_name():
     names = [f"c{k:02d}" for k in range(40)] * 3
     whole = counted(names)
     frame = pd.DataFrame({"c": names})
-    assert whole.encoding("column 'c'", False, 120, 120.0) == Preprocessor.fit(frame).encodings[0]
+    assert whole.encoding("column 'c'", False, 120, 120.0) == Preprocessor.fit(*read_columns(frame)).encodings[0]
     assert math.isclose(sum(whole.counts.values()), 120)

@@ -1,4 +1,4 @@
-"""y and its scale, the weights, and which rows belong together."""
+"""y and its scale, and the weights."""
 
 import json
 from decimal import Decimal
@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.exceptions import DataConversionWarning
 
 from deepbasis import FileFormatError
-from deepbasis.tables.preprocessing import TargetScaler, check_target, check_weight, row_groups
+from deepbasis.tables.targets import TargetScaler, check_target, check_weight
 
 FLOATS = hnp.arrays(np.float64, st.integers(1, 20), elements=st.floats(-1e150, 1e150))
 
@@ -60,6 +60,7 @@ def test_the_scale_is_the_weighted_standard_deviation():
 
 @pytest.mark.parametrize("y", [[0.1] * 7, [0.0], [3, 3], [0.3, 0.1 + 0.2], [1e-200, 2e-200]])
 def test_what_does_not_vary_gets_scale_one(y):
+    y = np.array(y)
     scaler = TargetScaler.fit(y)
     assert scaler.scale == 1
     assert np.abs(scaler.transform(y)).max() < 1e-15
@@ -124,80 +125,3 @@ def test_weights_and_targets_are_copies():
     check_weight(values, 2)[0] = 9
     check_target(values)[0] = 9
     assert values.tolist() == [1, 2]
-
-
-# --- groups
-
-
-def partition(labels):
-    """Which rows are together, as sets."""
-    return {frozenset(np.flatnonzero(labels == label).tolist()) for label in np.unique(labels)}
-
-
-def components(rows, groups):
-    """Connected components, by joining sets until nothing changes."""
-    sets = [{k} for k in range(len(rows))]
-    for k in range(len(rows)):
-        for j in range(k):
-            if np.array_equal(rows[k], rows[j]) or (groups is not None and groups[k] == groups[j]):
-                joined = sets[k] | sets[j]
-                for member in joined:
-                    sets[member] = joined
-    return {frozenset(members) for members in sets}
-
-
-def test_identical_rows_and_groups_by_hand():
-    x = np.array([[1, 2], [3, 4], [1, 2], [5, 6], [7, 8], [0.0, 1], [-0.0, 1]])
-    assert partition(row_groups(x)) == {frozenset(s) for s in ({0, 2}, {1}, {3}, {4}, {5, 6})}
-    chained = ["a", "b", "b", "c", "c", "d", "e"]  # 0 ~ 2 by their cells, 1 ~ 2 and 3 ~ 4 by group, 5 ~ 6 by cells
-    assert partition(row_groups(x, chained)) == {frozenset(s) for s in ({0, 1, 2}, {3, 4}, {5, 6})}
-
-
-@given(
-    hnp.arrays(
-        np.float64, st.tuples(st.integers(1, 12), st.integers(1, 2)), elements=st.sampled_from([0.0, 1.0, -2.5])
-    ),
-    st.data(),
-)
-@settings(max_examples=150, deadline=None)
-def test_labels_are_connected_components(x, data):
-    groups = data.draw(st.none() | st.lists(st.integers(0, 6), min_size=len(x), max_size=len(x)))
-    labels = row_groups(x, groups)
-    assert partition(labels) == components(x, groups)
-    assert labels.dtype == np.int64
-    assert np.unique(labels).tolist() == list(range(labels.max() + 1))
-
-
-def test_labels_do_not_depend_on_order_repetition_or_names():
-    rng = np.random.default_rng(0)
-    x, groups = rng.integers(0, 9, (50, 2)).astype(float), rng.integers(0, 25, 50)
-    labels = row_groups(x, groups)
-    order = rng.integers(0, 50, 80)
-    order = np.concatenate([rng.permutation(50), order])  # every row, and some again
-    assert row_groups(x[order], groups[order]).tolist() == labels[order].tolist()
-    assert row_groups(x, [f"g{-group}" for group in groups]).tolist() == labels.tolist()
-    assert row_groups(x[order]).tolist() == row_groups(x)[order].tolist()
-
-
-@pytest.mark.parametrize(
-    "groups",
-    [
-        [1, 2, 1],
-        ["a", "b", "a"],
-        [1, "x", 1.0],
-        [True, False, True],
-        pd.Series(["a", "b", "a"], dtype="category"),
-        pd.Series([1, 2, 1], dtype="Int64"),
-        pd.to_datetime(["2020", "2021", "2020"]),
-    ],
-    ids=lambda groups: type(groups).__name__,
-)
-def test_every_way_to_pass_groups(groups):
-    assert partition(row_groups(np.eye(3), groups)) == {frozenset({0, 2}), frozenset({1})}
-
-
-def test_many_distinct_rows_stay_distinct():
-    x = np.random.default_rng(0).normal(size=(20_000, 3))
-    assert row_groups(x).max() == 19_999
-    grid = np.stack(np.meshgrid(np.arange(100.0), np.arange(100.0)), -1).reshape(-1, 2)
-    assert row_groups(grid).max() == 9_999

@@ -84,7 +84,7 @@ def new_table(model: DeepBasisRegressor, new: files.Loaded, beside: Sequence[str
 
 
 def target_values(table: pd.DataFrame, column: str, path: str) -> np.ndarray[Any, Any]:
-    from deepbasis.tables.preprocessing import check_target
+    from deepbasis.tables.targets import check_target
 
     role = "target column"
     with rows_explained():

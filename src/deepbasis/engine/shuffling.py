@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from deepbasis.hashing import GOLDEN, splitmix64
+
 
 def shuffled(seeds: Tensor, epoch: int | Tensor, n: int) -> Tensor:
     """A permutation of 0 … n-1 for each seed [E] and epoch: rows sorted by a hash (SplitMix64) of (seed, epoch, row).
@@ -27,20 +29,4 @@ def resampled(seeds: Tensor, places: Tensor, n: int) -> Tensor:
 
 
 def _hashed(seeds: Tensor, epoch: int | Tensor, row: Tensor) -> Tensor:
-    return _mix(_mix(_mix(seeds) + epoch)[:, None] + row * _GOLDEN)
-
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
-
-
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-
-
-def _mix(z: Tensor) -> Tensor:
-    z = z + _GOLDEN
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * _signed(
-            factor
-        )  # a logical shift: torch's keeps the sign
-    return z ^ ((z >> 31) & ((1 << 33) - 1))
+    return splitmix64(splitmix64(splitmix64(seeds) + epoch)[:, None] + row * GOLDEN)

@@ -1,7 +1,7 @@
 """One column of a user's table: its kind, its values as a plain array, its holes as NaN.
 
-Arrays of numpy types are read as they are; cells that are Python objects are looked at one by one. Nothing here knows
-pandas.
+Arrays of numpy types are read as they are, float64 without a copy; cells that are Python objects are read one by one.
+Nothing here knows pandas.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import numbers
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,10 +21,12 @@ from deepbasis.errors import InputError
 
 Array: TypeAlias = NDArray[Any]
 Mask: TypeAlias = NDArray[np.bool_]
+Selection: TypeAlias = Mask | NDArray[np.int64] | slice
+"""Which rows: a truth value for each, their positions, or a range."""
 
 KINDS = ("numeric", "boolean", "duration", "datetime", "categorical")
 MISSING = "missing"
-"""The kind of a column without a single value: it stands wherever something else was seen in training."""
+"""The kind of a column without a single value: it passes for any kind that the column had in training."""
 
 YEARS = (1678, 2261)
 """Dates outside are nearly always placeholders (9999-12-31, 0001-01-01). Inside, 64 bits of nanoseconds hold them."""
@@ -45,7 +48,7 @@ class Column:
     Of a categorical column: int64 positions in `categories`, -1 where missing."""
     categories: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def missing(self) -> Mask:
         return self.values < 0 if self.kind == "categorical" else np.isnan(self.values)
 
@@ -61,8 +64,8 @@ class Column:
             return f"{value:g} seconds in row {row}"
         return f"{bool(value) if self.kind == 'boolean' else float(value)} in row {row}"
 
-    def rows(self, keep: Mask) -> Column:
-        return Column(self.label, self.kind, self.values[keep], self.categories)
+    def rows(self, rows: Selection) -> Column:
+        return Column(self.label, self.kind, self.values[rows], self.categories)
 
     def as_text(self) -> Column:
         """Numbers or truth values as the categories that they would have been in a column of text."""
@@ -95,7 +98,7 @@ def typed_column(label: str, values: Array) -> Column:
     if kind not in "biuf":
         raise InputError(f"X: {label} is of type {values.dtype}, which is not supported; convert it or drop it")
     with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes inf, and is refused as such
-        numeric = np.ascontiguousarray(values, dtype=np.float64)
+        numeric = np.asarray(values, dtype=np.float64)
     return Column(label, "boolean" if kind == "b" else "numeric", numeric)
 
 
@@ -147,8 +150,9 @@ def object_column(label: str, cells: Array, expected: str | None = None) -> Colu
     `expected` is the kind that the column had in training. It decides where cells alone do not: a few rows of a mixed
     column may happen to hold nothing but numbers.
     """
-    missing = np.fromiter((is_missing(cell) for cell in cells), dtype=bool, count=len(cells))
-    present = cells[~missing].tolist() if missing.any() else cells.tolist()
+    # Most cells are text, which is never missing: that is told by a comparison, not by a call.
+    missing = np.array([type(cell) is not str and is_missing(cell) for cell in cells.tolist()], dtype=bool)
+    present = cells[~missing].tolist()
     families = {type_: _family(type_) for type_ in dict.fromkeys(map(type, present))}
     _refuse_strange_cells(label, cells, missing, families)
     kinds = set(families.values())

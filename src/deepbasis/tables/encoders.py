@@ -22,8 +22,9 @@ MAX_CATEGORIES = 32
 HOPELESS_CATEGORIES = 1000
 """With more than these, in more than half of the rows distinct, a column is an identifier."""
 
-LINEAR, FLAT = 10.0, 1e12
-"""Scaled numbers are kept up to 10, grow logarithmically beyond, and not at all beyond 10^12 (where they are 37.6)."""
+LINEAR, LINEAR_DATES, FLAT = 10.0, 3.0, 1e12
+"""Scaled numbers are kept up to 10 (dates up to 3), grow logarithmically beyond, and not at all beyond 10^12 (where
+they are 37.6)."""
 
 FAR_OUT = 1000.0
 """Numbers so many robust scales from the median have no part in the mean and the standard deviation."""
@@ -56,8 +57,8 @@ class Encoding:
     """Training had more categories than got a column."""
     phases: tuple[str, ...] = ()
     """The cycles of a date that vary in training."""
-    linear: float = 3.0
-    """Where the squash begins: 3 for dates, and for the numbers of release 0.1, whose files do not say."""
+    linear: float = LINEAR
+    """Where the squash begins."""
 
     @property
     def width(self) -> int:
@@ -134,7 +135,7 @@ def number_encoding(
         center, scale = _median_and_scale(distinct, mass)
     limits = np.finfo(np.float64)
     scale = min(max(scale or std or 1.0, float(limits.tiny)), float(limits.max))
-    linear = Encoding.linear if kind == "datetime" else LINEAR
+    linear = LINEAR_DATES if kind == "datetime" else LINEAR
     return Encoding(kind, missing, varies, center, scale, phases=phases, linear=linear)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,19 @@ from numpy.typing import NDArray
 
 from deepbasis.errors import FileFormatError, InputError
 from deepbasis.tables.columns import KINDS, Column
-from deepbasis.tables.encoders import FLAT, MAX_CATEGORIES, PHASES, Encoding, check_kind, encode, fit_encoding, reads_as
-from deepbasis.tables.reading import column_names, open_table, read_column, some_rows
-from deepbasis.tables.targets import TargetScaler, check_target, check_weight, row_groups
+from deepbasis.tables.encoders import (
+    FLAT,
+    MAX_CATEGORIES,
+    PHASES,
+    Encoding,
+    check_kind,
+    encode,
+    fit_encoding,
+    no_values,
+    reads_as,
+)
+from deepbasis.tables.reading import ESTIMATOR, column_names, open_table, read_column
 
-__all__ = ["Preprocessor", "TargetScaler", "check_target", "check_weight", "row_groups"]
-
-_NAME = "DeepBasisRegressor"
 _NUMBERS = ("center", "scale", "fill")  # the fields of an encoding that are saved as arrays
 
 
@@ -45,39 +51,30 @@ class Preprocessor:
 
     @classmethod
     def fit(
-        cls, X: Any, weight: NDArray[Any] | None = None, estimator_name: str = _NAME, *, within: Any = None
+        cls,
+        names: list[str] | None,
+        columns: Sequence[Column],
+        weight: NDArray[np.float64] | None = None,
+        *,
+        within: Sequence[Column] | None = None,
     ) -> Preprocessor:
-        """Look at the rows of positive weight. The kinds of the columns are those of the whole table.
+        """From the rows of positive weight.
 
-        A column without values is refused, but where X are rows of a table `within` which it has some: it then is of
-        the kind that it has there, and says nothing.
+        A column without values in them is refused. Where they are some rows of a larger table, whose columns are
+        `within`, only one without values there is; the others have no output.
         """
-        table = open_table(X, estimator_name)
-        names = column_names(table)
-        keep = None
-        if weight is not None:
-            weight = check_weight(weight, len(table))
+        if weight is not None and not weight.all():
             keep = weight > 0
-            weight = weight[keep]
+            columns, weight = [column.rows(keep) for column in columns], weight[keep]
         encodings = []
-        for position in range(table.shape[1]):
-            column = read_column(table, position)
-            column = column if keep is None else column.rows(keep)
-            if within is not None and column.missing.all():
-                kind = read_column(open_table(within, estimator_name), position).kind
-                encodings.append(Encoding(kind, missing=False, varies=False))
-            else:
+        for column, whole in zip(columns, within or columns, strict=True):
+            if not column.missing.all():
                 encodings.append(fit_encoding(column, weight))
+            elif whole.missing.all():
+                raise no_values(column.label)
+            else:
+                encodings.append(Encoding(whole.kind, missing=False, varies=False))
         return cls(names, tuple(encodings))
-
-    @staticmethod
-    def check(X: Any, estimator_name: str = _NAME) -> Any:
-        """X as a DataFrame or an array [n, d], or an `InputError` for the first thing that is wrong with it."""
-        table = open_table(X, estimator_name)
-        column_names(table)
-        for position in range(table.shape[1]):
-            read_column(table, position)
-        return table
 
     @property
     def feature_names_out(self) -> list[str]:
@@ -86,68 +83,61 @@ class Preprocessor:
         pairs = zip(inputs, self.encodings, strict=True)
         return [name for column, encoding in pairs for name in encoding.names(column)] or ["constant"]
 
-    def numbers_as_text(self, X: Any, estimator_name: str = _NAME) -> list[tuple[str, str]]:
-        """Columns of X that are taken for categories, though nearly all of their many texts are numbers.
+    def numbers_as_text(self, columns: Sequence[Column]) -> list[tuple[str, str]]:
+        """Columns that are taken for categories, though nearly all of their many texts are numbers.
 
-        How each is called, and a text that is none: a "?" makes a column of numbers text.
+        What each is called, and a text that is no number: a "?" makes a column of numbers text.
         """
-        found, table = [], open_table(X, estimator_name)
-        for position, encoding in enumerate(self.encodings):
+        found = []
+        for encoding, column in zip(self.encodings, columns, strict=True):
             numbers = sum(reads_as("numeric", name) for name in encoding.categories)
             if not encoding.other or numbers < 0.9 * len(encoding.categories):
                 continue
-            column = read_column(table, position)
-            others = [name for name in column.categories if not reads_as("numeric", name)]
-            if others and len(others) <= 0.1 * len(column.categories):
+            texts = [column.categories[position] for position in np.unique(column.values[~column.missing])]
+            others = [text for text in texts if not reads_as("numeric", text)]
+            if others and len(others) <= 0.1 * len(texts):
                 found.append((column.label, others[0]))
         return found
 
     @property
     def width(self) -> int:
-        """The columns of what `transform` gives: at least one."""
+        """The columns of the encoded matrix: at least one."""
         return sum(encoding.width for encoding in self.encodings) or 1
 
-    def transform(self, X: Any, estimator_name: str = _NAME) -> NDArray[np.float64]:
+    def transform(self, X: Any) -> NDArray[np.float64]:
         """[n, width], finite. Each row is treated by itself: rows in pieces give the pieces of the whole."""
-        table = open_table(X, estimator_name)
-        self._check_columns(table, estimator_name)
-        return self._encoded(table)
+        return self.encoded(self.read(X))
 
-    def chunks(self, X: Any, rows: int, estimator_name: str = _NAME) -> Iterator[NDArray[np.float64]]:
-        """`transform` of `rows` rows at a time; errors tell of the whole table and its row numbers."""
-        table = open_table(X, estimator_name)
-        self._check_columns(table, estimator_name)
-        for start in range(0, len(table), rows):
-            try:
-                chunk = self._encoded(some_rows(table, start, start + rows))
-            except InputError:
-                for _ in self._columns(table):
-                    pass  # the same error, with the row of the table instead of the chunk
-                raise
-            yield chunk
+    def chunks(self, X: Any, rows: int) -> Iterator[NDArray[np.float64]]:
+        """`transform` of `rows` rows at a time; X is read, and refused, as a whole before the first of them."""
+        columns = self.read(X)
+        for start in range(0, len(columns[0].values), rows):
+            yield self.encoded([column.rows(slice(start, start + rows)) for column in columns])
 
-    def _columns(self, table: Any) -> Iterator[tuple[Encoding, Column]]:
-        for position, encoding in enumerate(self.encodings):
-            yield encoding, check_kind(encoding, read_column(table, position, encoding.kind))
+    def read(self, X: Any) -> tuple[Column, ...]:
+        """The columns of X, each of the kind that it had in training or one that can pass for it."""
+        table = open_table(X)
+        self._check_columns(table)
+        return tuple(
+            check_kind(encoding, read_column(table, position, encoding.kind))
+            for position, encoding in enumerate(self.encodings)
+        )
 
-    def _encoded(self, table: Any) -> NDArray[np.float64]:
-        out = np.zeros((len(table), self.width))
-        self._write(self._columns(table), out)
+    def encoded(self, columns: Sequence[Column]) -> NDArray[np.float64]:
+        """[n, width] of columns that have been read."""
+        out = np.zeros((len(columns[0].values), self.width))
+        self.encode(columns, out)
         return out
 
     def encode(self, columns: Iterable[Column], out: NDArray[Any]) -> None:
-        """`transform` of columns that were read elsewhere, into `out` [n, width], which holds zeros."""
-        pairs = zip(self.encodings, columns, strict=True)
-        self._write(((encoding, check_kind(encoding, column)) for encoding, column in pairs), out)
-
-    @staticmethod
-    def _write(columns: Iterable[tuple[Encoding, Column]], out: NDArray[Any]) -> None:
+        """Columns that have been read into `out` [n, width], which holds zeros."""
         start = 0
-        for encoding, column in columns:
-            encode(encoding, column, out[:, start : start + encoding.width])
-            start += encoding.width
+        for encoding, column in zip(self.encodings, columns, strict=True):
+            stop = start + encoding.width
+            encode(encoding, check_kind(encoding, column), out[:, start:stop])
+            start = stop
 
-    def _check_columns(self, table: Any, estimator_name: str) -> None:
+    def _check_columns(self, table: Any) -> None:
         """The columns of training, by name and in their order, or by number: scikit-learn's convention and words."""
         names, seen = column_names(table), self.input_columns
         if names is not None and seen is not None:
@@ -156,16 +146,15 @@ class Preprocessor:
             return
         if table.shape[1] != len(self.encodings):
             raise InputError(
-                f"X has {table.shape[1]} features, but {estimator_name} is expecting {len(self.encodings)} features "
-                "as input."
+                f"X has {table.shape[1]} features, but {ESTIMATOR} is expecting {len(self.encodings)} features as "
+                "input."
             )
         if seen is not None:
             warnings.warn(
-                f"X does not have valid feature names, but {estimator_name} was fitted with feature names",
-                stacklevel=3,
+                f"X does not have valid feature names, but {ESTIMATOR} was fitted with feature names", stacklevel=4
             )
         elif names is not None:
-            warnings.warn(f"X has feature names, but {estimator_name} was fitted without feature names", stacklevel=3)
+            warnings.warn(f"X has feature names, but {ESTIMATOR} was fitted without feature names", stacklevel=4)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays, and metadata that JSON can hold: all that `from_state` needs."""
@@ -209,7 +198,8 @@ def _name_mismatch(names: list[str], seen: list[str]) -> str:
 
 
 def _encoding(record: Any, numbers: dict[str, float]) -> Encoding:
-    """One column's encoding from JSON, each field looked at."""
+    """One column's encoding from JSON, each field checked."""
+    _check({*record, *numbers} == {field.name for field in fields(Encoding)}, "the fields of a column")
     lists = {name: record[name] for name in ("categories", "phases")}
     _check(all(isinstance(value, list | tuple) for value in lists.values()), "categories and phases must be lists")
     encoding = Encoding(**{**record, **numbers, **{name: tuple(value) for name, value in lists.items()}})

@@ -1,7 +1,8 @@
-"""From whatever a user calls a table to columns: arrays, nested lists, pandas DataFrames, the dataframe interchange.
+"""From whatever a user calls a table to columns: arrays, nested lists, pandas DataFrames, the dataframe interchange,
+columns of Arrow.
 
 What is wrong with a table as a whole is said here, in scikit-learn's words where it has them. pandas is imported only
-for a pandas object, or for one that has to become one.
+for a pandas object, or for one that has to become one, and pyarrow only for columns of Arrow.
 """
 
 from __future__ import annotations
@@ -26,13 +27,23 @@ from deepbasis.tables.columns import (
     typed_column,
 )
 
+ESTIMATOR = "DeepBasisRegressor"
+"""scikit-learn's messages name the estimator."""
+
 _RESHAPE = (
     "Reshape your data either using array.reshape(-1, 1) if your data has a single feature "
     "or array.reshape(1, -1) if it contains a single sample."
 )
 
 
-def open_table(X: Any, estimator_name: str) -> Any:
+def read_columns(X: Any) -> tuple[list[str] | None, tuple[Column, ...]]:
+    """The names of the columns, or None, and the columns; an `InputError` tells the first thing that is wrong."""
+    table = open_table(X)
+    names = column_names(table)
+    return names, tuple(read_column(table, position) for position in range(table.shape[1]))
+
+
+def open_table(X: Any) -> Any:
     """A pandas DataFrame, or an array [n, d]; n and d are at least 1 and no name is there twice."""
     table = _dataframe(X)
     if table is None:
@@ -41,8 +52,7 @@ def open_table(X: Any, estimator_name: str) -> Any:
     if n == 0 or d == 0:
         found = "0 sample(s)" if n == 0 else "0 feature(s)"
         raise InputError(
-            f"X is empty. Found array with {found} (shape=({n}, {d})) while a minimum of 1 is required "
-            f"by {estimator_name}."
+            f"X is empty. Found array with {found} (shape=({n}, {d})) while a minimum of 1 is required by {ESTIMATOR}."
         )
     if not isinstance(table, np.ndarray) and not table.columns.is_unique:
         twice = table.columns[table.columns.duplicated()].unique().tolist()
@@ -85,10 +95,6 @@ def refuse_infinite(column: Column) -> None:
             f"X: {column.label} has {int(infinite.sum())} infinite value(s) (inf), the first in row "
             f"{int(np.argmax(infinite))}; remove those rows, or make the cells missing (NaN)"
         )
-
-
-def some_rows(table: Any, start: int, stop: int) -> Any:
-    return table[start:stop] if isinstance(table, np.ndarray) else table.iloc[start:stop]
 
 
 def as_array(values: Any, name: str) -> Array:
@@ -171,7 +177,7 @@ def _array_column(label: str, values: Array, expected: str | None) -> Column:
 
 def _series_column(label: str, series: Any, expected: str | None) -> Column:
     """A pandas Series of any type: numpy's, nullable, Arrow, categorical, sparse, period, with a time zone."""
-    pandas: Any = import_module("pandas")
+    pandas: Any = sys.modules["pandas"]
     if isinstance(series.dtype, pandas.CategoricalDtype):
         return categorical_column(label, series.cat.codes.to_numpy(), [category(c) for c in series.cat.categories])
     if isinstance(series.dtype, pandas.SparseDtype):
@@ -187,4 +193,87 @@ def _series_column(label: str, series: Any, expected: str | None) -> Column:
     if dtype.kind in "biuf":  # nullable and Arrow numbers
         values = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return Column(label, "boolean" if dtype.kind == "b" else "numeric", values)
-    return object_column(label, series.astype(object).to_numpy(), expected)
+    return object_column(label, series.to_numpy(dtype=object), expected)
+
+
+# --- columns of Arrow: the same that a DataFrame of them has, without the way through pandas
+
+
+def kind_of(type_: Any) -> str:
+    """The kind of column that values of this Arrow type make; "" for what makes none."""
+    import pyarrow.types as types
+
+    if types.is_dictionary(type_) or types.is_time(type_):
+        return "categorical"
+    for kind, tests in {
+        MISSING: [types.is_null],
+        "numeric": [types.is_integer, types.is_floating, types.is_decimal],
+        "boolean": [types.is_boolean],
+        "datetime": [types.is_date, types.is_timestamp],
+        "duration": [types.is_duration],
+        "categorical": [types.is_string, types.is_large_string, types.is_string_view],
+    }.items():
+        if any(test(type_) for test in tests):
+            return kind
+    return ""
+
+
+def arrow_column(label: str, values: Any) -> Column:
+    """A pyarrow Array or ChunkedArray as a column."""
+    values = _one_array(values)
+    kind = kind_of(values.type)
+    if values.null_count == len(values):
+        return missing_column(label, len(values))
+    if kind == "categorical":
+        return _text(label, values)
+    if kind in ("datetime", "duration"):
+        return typed_column(label, _times(values))
+    if kind not in ("numeric", "boolean"):
+        raise InputError(f"X: {label} is of type {values.type}, which is not supported; convert it or drop it")
+    column = Column(label, kind, numbers(values))
+    refuse_infinite(column)
+    return missing_column(label, len(values)) if np.isnan(column.values).all() else column
+
+
+def numbers(values: Any) -> Array:
+    """Numbers or truth values as float64, NaN where there is no value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = _one_array(values)
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    values = pc.cast(values, pa.float64(), safe=False)
+    return np.asarray(values.to_numpy(zero_copy_only=False))  # a hole is NaN here
+
+
+def _one_array(values: Any) -> Any:
+    import pyarrow as pa
+
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+
+
+def _times(values: Any) -> Array:
+    """datetime64 (UTC) or timedelta64, NaT where there is no value."""
+    import pyarrow as pa
+
+    if pa.types.is_date(values.type):
+        values = values.cast(pa.timestamp("s" if pa.types.is_date32(values.type) else "ms"))
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def _text(label: str, values: Any) -> Column:
+    import pyarrow as pa
+
+    if pa.types.is_time(values.type):
+        values = values.cast(pa.string())
+    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    names = encoded.dictionary.to_pylist()
+    if None in names:  # a dictionary may hold a hole as a value
+        hole = names.index(None)
+        codes[codes == hole] = -1
+        names[hole] = ""
+    return categorical_column(label, codes, [name if isinstance(name, str) else category(name) for name in names])

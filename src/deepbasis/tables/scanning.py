@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from deepbasis.errors import InputError
-from deepbasis.tables.arrow import Block, numbers
+from deepbasis.tables.arrow import Block
 from deepbasis.tables.columns import MISSING, Array, Column, Mask
 from deepbasis.tables.encoders import reads_as
-from deepbasis.tables.held_out import HeldOut
 from deepbasis.tables.naming import check_present
 from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.reading import numbers
 from deepbasis.tables.sources import Source
 from deepbasis.tables.statistics import Statistics
+from deepbasis.tables.table import HeldOut
 from deepbasis.tables.targets import TargetScaler, check_target, check_weights
 
 _NUMBERS = ("numeric", "boolean", MISSING)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deepbasis.errors import InputError
-from deepbasis.tables.arrow import Block, kind_of
+from deepbasis.tables.arrow import Block
 from deepbasis.tables.columns import MISSING, category
 from deepbasis.tables.csv_blocks import CsvFile, Parsed, agreed
 from deepbasis.tables.encoders import Encoding
@@ -24,6 +24,7 @@ from deepbasis.tables.files import to_pandas
 from deepbasis.tables.naming import choose
 from deepbasis.tables.parquet_groups import ParquetFile
 from deepbasis.tables.places import Place, find_places
+from deepbasis.tables.reading import kind_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from deepbasis.hashing import name_hashes
 from deepbasis.tables.columns import MISSING, Array, Column
 from deepbasis.tables.encoders import (
     PHASES,
@@ -27,7 +28,6 @@ from deepbasis.tables.encoders import (
     phase_ranges,
     phases_that_vary,
 )
-from deepbasis.tables.held_out import name_hashes
 from deepbasis.tables.sketch import QuantileSketch
 
 MOST_NAMES = 100_000

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from deepbasis.errors import FileFormatError, InputError
 from deepbasis.tables.columns import Array, Column, is_missing, object_column
 from deepbasis.tables.encoders import masses, mean_and_std
-from deepbasis.tables.reading import as_array
+from deepbasis.tables.reading import ESTIMATOR, as_array
 
 Floats = NDArray[np.float64]
 
@@ -33,11 +33,9 @@ class TargetScaler:
     scale: float
 
     @classmethod
-    def fit(cls, y: Any, weight: Any = None) -> TargetScaler:
+    def fit(cls, y: Floats, weight: Floats | None = None) -> TargetScaler:
         """From y in rows of positive weight. A y that does not vary, beyond rounding, gets scale 1."""
-        y = check_target(y)
         if weight is not None:
-            weight = check_weight(weight, len(y))
             y, weight = y[weight > 0], weight[weight > 0]
         distinct, mass = masses(y, weight)
         return cls.of(*mean_and_std(distinct, mass), float(np.abs(distinct).max()))
@@ -48,8 +46,8 @@ class TargetScaler:
         constant = std <= max(_ROUNDING * largest, 1 / _LARGEST)
         return cls(mean, 1.0 if constant else std)
 
-    def transform(self, y: Any) -> Floats:
-        return (check_target(y) - self.mean) / self.scale
+    def transform(self, y: Floats) -> Floats:
+        return (y - self.mean) / self.scale
 
     def state(self) -> dict[str, float]:
         return {"mean": self.mean, "scale": self.scale}
@@ -65,7 +63,7 @@ class TargetScaler:
 def check_target(y: Any, name: str = "y") -> Floats:
     """y as [n] float64, finite. A column [n, 1] passes, with scikit-learn's warning."""
     if y is None:
-        raise InputError(f"{name} is None: DeepBasisRegressor requires y to be passed, but the target y is None")
+        raise InputError(f"{name} is None: {ESTIMATOR} requires y to be passed, but the target y is None")
     if hasattr(y, "tocsr") or hasattr(y, "todense"):
         raise InputError(f"Sparse data was passed for {name}, but dense data is required: use {name}.toarray()")
     values = as_array(y, name)
@@ -129,44 +127,17 @@ def check_weights(weights: Floats, name: str) -> Floats:
     return weights
 
 
-def row_groups(X_float: Array, groups: Any = None) -> NDArray[np.int64]:
-    """A label [n] for each row: equal for identical rows and for rows of one group, directly or through others.
-
-    Labels are 0, 1, … in an order that the set of rows decides: neither their order nor how often each is there
-    matters, nor what the groups are called. Rows are compared by a 64-bit hash; two different rows that happen to share
-    it (once in 10^7 tables of a million rows) share a label, which does no harm to a split.
-    """
-    _, rows = np.unique(_row_hashes(X_float), return_inverse=True)
-    if groups is None:
-        return rows.astype(np.int64)
-    codes = _group_codes(groups, len(rows))
-    sparse: Any = import_module("scipy.sparse")
-    n = int(rows.max()) + 1
-    nodes = n + int(codes.max()) + 1  # distinct rows, then groups; an edge where a row is in a group
-    edges = sparse.coo_array((np.ones(len(rows)), (rows, n + codes)), shape=(nodes, nodes))
-    _, component = import_module("scipy.sparse.csgraph").connected_components(edges, directed=False)
-    first = np.full(nodes, n)
-    np.minimum.at(first, component[:n], np.arange(n))  # name a component by its first distinct row
-    _, labels = np.unique(first[component[rows]], return_inverse=True)
-    return labels.astype(np.int64)
-
-
-def _row_hashes(X: Array) -> NDArray[np.uint64]:
-    """64 bits for each row of float64 (splitmix64 over the bits of its cells; 0.0 and -0.0 are the same)."""
-    hashes = np.zeros(len(X), dtype=np.uint64)
-    for column in range(X.shape[1]):
-        cells = np.asarray(X[:, column], dtype=np.float64) + 0.0
-        hashes += np.uint64(0x9E3779B97F4A7C15) + cells.view(np.uint64)
-        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        hashes ^= hashes >> np.uint64(31)
-    return hashes
-
-
-def _group_codes(groups: Any, n: int) -> NDArray[np.int64]:
+def check_groups(groups: Any, n: int) -> Array:
+    """One value for each of n rows."""
     values = as_array(groups, "groups")
     if values.shape != (n,):
         raise InputError(f"groups must be one value for each row of X: shape ({n},), got {values.shape}")
+    return values
+
+
+def group_codes(groups: Any, n: int) -> NDArray[np.int64]:
+    """0, 1, … for the group of each row, in order of appearance."""
+    values = check_groups(groups, n)
     cells = values.tolist()
     missing = np.isnat(values).tolist() if values.dtype.kind in "mM" else [is_missing(cell) for cell in cells]
     if any(missing):
