@@ -62,6 +62,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     return next(folder.glob("deepbasis-*")) / "src"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("archive", ["wheel", "sdist"])
 def test_the_archive_runs_outside_of_the_source_tree(request, tmp_path, archive):
     place = unpack(request.getfixturevalue(archive), tmp_path)

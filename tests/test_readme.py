@@ -8,14 +8,18 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import CodeType
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.main import get_command
 
 import deepbasis
+from deepbasis import cli
 
 ROOT = Path(__file__).parent.parent
 PYTHON_BLOCK = re.compile(r"^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
@@ -36,20 +40,56 @@ def read(document: str) -> str:
 # README ---------------------------------------------------------------------------------------------------------------
 
 
+def readme_code() -> list[CodeType]:
+    """Every block, compiled so that a traceback names README's own line."""
+    text = read("README.md")
+    blocks = list(PYTHON_BLOCK.finditer(text))
+    assert len(blocks) == text.count("```python") > 0
+    lines_before = [text[: block.start("code")].count("\n") for block in blocks]
+    sources = [
+        "\n" * before + textwrap.dedent(block["code"]) for before, block in zip(lines_before, blocks, strict=True)
+    ]
+    return [compile(source, "README.md", "exec") for source in sources]
+
+
+def test_readme_code_names_what_exists() -> None:
+    """It compiles, its imports work, and its regressors have the arguments that they are given."""
+    assert readme_code()
+    code = "\n".join(textwrap.dedent(block["code"]) for block in PYTHON_BLOCK.finditer(read("README.md")))
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "deepbasis":
+            for alias in node.names:
+                assert hasattr(import_module(node.module), alias.name), alias.name
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "DeepBasisRegressor":
+            assert {keyword.arg for keyword in node.keywords} <= set(deepbasis.DeepBasisRegressor().get_params())
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block in order, in one namespace; what the text claims stands in them as asserts."""
     monkeypatch.chdir(tmp_path)
-    text = read("README.md")
-    blocks = list(PYTHON_BLOCK.finditer(text))
-    assert len(blocks) == text.count("```python") > 0
     namespace: dict[str, object] = {}
-    for block in blocks:
-        lines_before = text[: block.start("code")].count("\n")
-        source = "\n" * lines_before + textwrap.dedent(block["code"])  # so that a traceback names README's own line
-        exec(compile(source, "README.md", "exec"), namespace)
+    for code in readme_code():
+        exec(code, namespace)
 
 
+def readme_commands() -> list[str]:
+    block = re.search(r"```sh\n(deepbasis fit.*?)```", read("README.md"), re.DOTALL)
+    assert block is not None
+    return block[1].strip().splitlines()
+
+
+def test_readme_shell_commands_have_options_that_exist() -> None:
+    commands = get_command(cli.app).commands
+    for line in readme_commands():
+        _, name, *words = shlex.split(line, comments=True)
+        known = {option for given in commands[name].params for option in given.opts}
+        assert {word for word in words if word.startswith("-") and word != "-"} <= known
+
+
+@pytest.mark.slow
 def test_readme_shell_commands_run(tmp_path: Path) -> None:
     """The three commands, on a table with the columns that they name."""
     rng = np.random.default_rng(0)
@@ -57,9 +97,7 @@ def test_readme_shell_commands_run(tmp_path: Path) -> None:
     table = pd.DataFrame({"row": np.arange(240), "x": x, "price": np.sin(3 * x) + rng.normal(0, 0.2, 240)})
     for name, part in (("train", table[:160]), ("test", table[160:200]), ("new", table[200:].drop(columns="price"))):
         part.to_csv(tmp_path / f"{name}.csv", index=False)
-    block = re.search(r"```sh\n(deepbasis fit.*?)```", read("README.md"), re.DOTALL)
-    assert block is not None
-    for line in block[1].strip().splitlines():
+    for line in readme_commands():
         command = [sys.executable, "-m", *shlex.split(line)]
         run = subprocess.run(
             command,
@@ -114,6 +152,7 @@ def resolve(name: str) -> object:
     raise AssertionError("deepbasis itself cannot be imported")
 
 
+@cache
 def functions_in(path: Path) -> set[str]:
     """Names of test functions, also `Class::method`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -216,6 +216,7 @@ def test_a_full_disk_is_one_line_and_the_whole_parts_stay(here, tmp_path, monkey
 # ---- several workers -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_workers_fit_one_model(here, tmp_path, two_workers):
     fit = ["fit", here / "train", "-t", "price", "--drop", "order", "--stream", "--out", tmp_path / "m", *SMALL]
     done = two_workers("-m", "deepbasis", *fit, "--json", "--device", "cpu")

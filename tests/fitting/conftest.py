@@ -16,7 +16,7 @@ from support import model_files, streams
 from support.regressors import Fitted, easy, mixed, small
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fitted() -> Fitted:
     torch.manual_seed(0)
     X, y = easy()

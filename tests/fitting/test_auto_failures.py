@@ -86,6 +86,7 @@ with working_together("cpu") as team:
 """
 
 
+@pytest.mark.slow
 def test_all_workers_choose_as_the_first_does(tmp_path: Path, two_workers: Workers) -> None:
     X, y = easy()
     pd.DataFrame(np.column_stack([X, y]), columns=["a", "b", "c", "y"]).to_parquet(tmp_path / "t.parquet")

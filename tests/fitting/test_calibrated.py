@@ -132,6 +132,7 @@ with working_together("cpu") as team:
 """
 
 
+@pytest.mark.slow
 def test_all_workers_find_the_same_calibration(
     tmp_path: Path, two_workers: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

@@ -8,7 +8,6 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from deepbasis import DeepBasisRegressor
 from support.regressors import Fitted, close, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,7 +24,7 @@ def test_in_a_pipeline(fitted: Fitted) -> None:
 
 
 def test_in_a_grid_search(fitted: Fitted) -> None:
-    search = GridSearchCV(small(), {"rank": [4, 8], "method": ["dbk-silu", "dnn"]}, cv=2).fit(fitted.X, fitted.y)
+    search = GridSearchCV(small(), {"method": ["dbk-silu", "dnn"]}, cv=2).fit(fitted.X, fitted.y)
     best = small(**search.best_params_).fit(fitted.X, fitted.y)
     np.testing.assert_array_equal(search.predict(fitted.X), best.predict(fitted.X))
     assert search.best_score_ == search.cv_results_["mean_test_score"].max()
@@ -46,8 +45,9 @@ def test_clones_are_unfitted_equals(fitted: Fitted) -> None:
     np.testing.assert_array_equal(copy.fit(fitted.X, fitted.y).predict(fitted.X), fitted.model.predict(fitted.X))
 
 
+@pytest.mark.usefixtures("few_exact_steps")
 def test_fit_leaves_its_parameters_alone(fitted: Fitted) -> None:
-    model = DeepBasisRegressor(epochs=2, members=1, rank=4)
+    model = small(method="auto", epochs=2, members=1)
     before = model.get_params()
     model.fit(fitted.X, fitted.y)
     assert model.get_params() == before

@@ -1,8 +1,4 @@
-"""scikit-learn's own checks of an estimator, none of which is expected to fail.
-
-With two members; those that ask for a good fit have 200 steps, those that compare two fits 60, those that look at
-shapes, types and messages a few.
-"""
+"""scikit-learn's own checks of an estimator, none of which is expected to fail."""
 
 import warnings
 from collections.abc import Callable
@@ -11,17 +7,32 @@ import pytest
 from sklearn.base import BaseEstimator
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from deepbasis import DeepBasisRegressor
-from deepbasis.estimator import FitWarning
+from deepbasis import DeepBasisRegressor, FitWarning
+from support.regressors import small
 
 pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")
 
 COMPARE = ("weight", "invariance", "consistency", "idempotent", "pickle", "int", "array", "overwrite")
 
 
+def name_of(check: Callable[[BaseEstimator], None]) -> str:
+    return check.func.__name__  # type: ignore[attr-defined]
+
+
+@parametrize_with_checks([small(members=1, epochs=3)])
+def test_check_of_a_small_regressor(estimator: BaseEstimator, check: Callable[[BaseEstimator], None]) -> None:
+    """Three steps of one network: all but those that ask for a good fit."""
+    if "regressors_train" not in name_of(check):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            check(estimator)
+
+
+@pytest.mark.slow
 @parametrize_with_checks([DeepBasisRegressor()])
-def test_scikit_learn_check(estimator: BaseEstimator, check: Callable[[BaseEstimator], None]) -> None:
-    name = check.func.__name__  # type: ignore[attr-defined]
+def test_check_of_the_default(estimator: BaseEstimator, check: Callable[[BaseEstimator], None]) -> None:
+    """With two members; those that ask for a good fit have 200 steps, those that compare two fits 60, others 20."""
+    name = name_of(check)
     epochs = 200 if "train" in name else 60 if any(word in name for word in COMPARE) else 20
     estimator.set_params(epochs=epochs, members=2)
     with warnings.catch_warnings():

@@ -49,6 +49,7 @@ def test_what_a_streamed_fit_leaves_behind(fitted, tmp_path):
     np.testing.assert_array_equal(DeepBasisRegressor.load(tmp_path / "m").predict(new), fitted.predict(new))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 def test_places_are_told_in_waves_streamed_or_not(tmp_path, stream):
     """A map that a network does not find by itself in so few steps."""

@@ -257,6 +257,7 @@ def test_others_have_none(table: Any, changes: dict[str, Any], trend: str) -> No
     assert slopes_of(model) == [None] * len(model.models_)
 
 
+@pytest.mark.slow
 def test_beyond_the_rows_it_goes_on_along_the_line_and_half_of_it_says_that_it_does_not_know() -> None:
     X, y = leaning(4_000)
     inside = X[:, 0] < 1.0
