@@ -35,7 +35,7 @@ from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.engine.training import train
 from deepbasis.engine.wave import Wave
-from deepbasis.gp.methods import build
+from deepbasis.gp.build import build
 
 D, H, R = 26, 64, 128
 STEPS = 16  # an epoch

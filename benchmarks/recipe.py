@@ -39,9 +39,10 @@ from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.gp import metrics
+from deepbasis.gp.build import build
 from deepbasis.gp.calibration import calibrate
 from deepbasis.gp.embedding import Fourier, Periodic, PiecewiseLinear, quantile_edges
-from deepbasis.gp.methods import METHODS, build
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, Predictive, mixture
 from deepbasis.paper import data_ookla, data_uci, splits

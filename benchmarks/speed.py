@@ -29,7 +29,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.engine.wave import Wave
-from deepbasis.gp.methods import build
+from deepbasis.gp.build import build
 
 D, H, R = 26, 64, 128
 STEPS = 32  # an epoch; the last batch is a smaller one

@@ -17,7 +17,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.engine.training import train
-from deepbasis.gp.methods import build
+from deepbasis.gp.build import build
 from deepbasis.gp.predictive import predict
 from deepbasis.paper import data_step1d as step1d
 

@@ -20,7 +20,8 @@ _HOMES = {
     "Gaussian": "gp.predictive",
     "GaussianMixture": "gp.predictive",
     "METHODS": "gp.methods",
-    "build": "gp.methods",
+    "build": "gp.build",
+    "register": "registry",
 }
 """Public name -> the module that defines it."""
 
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
     from deepbasis.errors import NumericalError as NumericalError
     from deepbasis.estimator import DeepBasisRegressor as DeepBasisRegressor
     from deepbasis.estimator import FitWarning as FitWarning
+    from deepbasis.gp.build import build as build
     from deepbasis.gp.methods import METHODS as METHODS
-    from deepbasis.gp.methods import build as build
     from deepbasis.gp.model import DeepBasisGP as DeepBasisGP
     from deepbasis.gp.predictive import Gaussian as Gaussian
     from deepbasis.gp.predictive import GaussianMixture as GaussianMixture
+    from deepbasis.registry import register as register
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,9 @@ import torch
 from deepbasis.engine import devices
 from deepbasis.engine.settings import EXACT
 from deepbasis.errors import InputError, check_choice, check_number, check_positive_int
-from deepbasis.gp.methods import EMBEDDINGS, METHODS, OBJECTIVES
+from deepbasis.gp.methods import METHODS
 from deepbasis.recipes import RECIPES, TRENDS, method_of
+from deepbasis.registry import EMBEDDINGS, OBJECTIVES
 
 
 def check_arguments(given: Any) -> None:

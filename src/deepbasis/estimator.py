@@ -32,8 +32,9 @@ from deepbasis.engine.progress import ProgressBar
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError, NumericalError, UnfinishedError, check_positive_int
 from deepbasis.gp import exact
+from deepbasis.gp.build import build
 from deepbasis.gp.calibration import Calibration, calibrate
-from deepbasis.gp.methods import METHODS, build
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.predictive import GaussianMixture

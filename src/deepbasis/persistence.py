@@ -18,10 +18,11 @@ from deepbasis.engine.members import Member
 from deepbasis.errors import FileFormatError, check_choice, check_number, check_positive_int
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.expansion import JITTER
-from deepbasis.gp.methods import EMBEDDINGS, METHODS
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.planning import inner_of
 from deepbasis.recipes import HALF, TRENDS
+from deepbasis.registry import EMBEDDINGS
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.targets import TargetScaler
 

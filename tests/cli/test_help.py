@@ -14,8 +14,9 @@ from deepbasis import __version__, cli
 from deepbasis.commands import options as words
 from deepbasis.engine.settings import EXACT
 from deepbasis.estimator import DeepBasisRegressor
-from deepbasis.gp.methods import EMBEDDINGS, METHODS, OBJECTIVES
+from deepbasis.gp.methods import METHODS
 from deepbasis.recipes import RECIPES, TRENDS
+from deepbasis.registry import EMBEDDINGS, OBJECTIVES
 from support.command import COMMAND, good
 
 

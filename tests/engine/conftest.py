@@ -18,7 +18,7 @@ from deepbasis.engine.members import Build, Member
 from deepbasis.engine.settings import Settings, settings_for
 from deepbasis.engine.training import Outcome
 from deepbasis.engine.wave import Wave
-from deepbasis.gp import methods
+from deepbasis.gp.build import build as build_model
 from deepbasis.gp.model import DeepBasisGP
 
 D, N, BATCH = 3, 50, 16  # three full batches, and a last one of two rows
@@ -40,7 +40,7 @@ class Lab:
     @staticmethod
     def build(method: str = "dbk-silu", *, d: int = D, rank: int = 6, width: int = 8, **sizes: Any) -> Build:
         def build(member: Member) -> DeepBasisGP:
-            return methods.build(
+            return build_model(
                 method, d, rank=rank, width=width, noise=member.noise, seed=member.seed, **{"blocks": 1, **sizes}
             )
 

@@ -22,7 +22,7 @@ from deepbasis.engine.checkpoint import KIND
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
-from deepbasis.gp.methods import build
+from deepbasis.gp.build import build
 
 KILLS = 24
 EPOCHS = 40

@@ -17,7 +17,7 @@ from deepbasis.engine.progress import EpochReport
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.engine.wave import Wave
-from deepbasis.gp.methods import build
+from deepbasis.gp.build import build
 
 
 def main(directory: Path) -> None:

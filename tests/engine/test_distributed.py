@@ -27,8 +27,9 @@ from deepbasis.engine.members import Member
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, InputError, WorkerError
 from deepbasis.gp import exact
-from deepbasis.gp.methods import METHODS, OBJECTIVES
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.objectives import Whole
+from deepbasis.registry import OBJECTIVES
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
@@ -187,10 +188,10 @@ def test_the_mean_of_the_parts_objectives_is_the_objective_of_the_whole(lab, nam
     weight = torch.rand(50, dtype=torch.float64) if weighted else torch.ones(50, dtype=torch.float64)
     weight[40:] = 0.0
     arguments = (50.0, 0.3, 0.1)
-    whole = OBJECTIVES[name](model(x), y, *arguments, weight)
+    whole = OBJECTIVES[name](model, x, y, *arguments, weight)
     largest = model(x).prior_var[:40].max()
     parts = [
-        OBJECTIVES[name](model(x[rows]), y[rows], *arguments, weight[rows], Whole(weight.sum() / 3, lambda _: largest))
+        OBJECTIVES[name](model, x[rows], y[rows], *arguments, weight[rows], Whole(weight.sum() / 3, lambda _: largest))
         for rows in (slice(0, 9), slice(9, 40), slice(40, 50))
     ]
     torch.testing.assert_close(sum(parts) / 3, whole, rtol=1e-12, atol=0.0)
@@ -208,7 +209,7 @@ def test_the_gradient_of_the_global_maximum(lab, workers, objective, dtype, tole
             seeds, workers("gradient", kind, objective, dtype, x, y, seeds)[0], strict=True
         ):
             model = lab.build()(Member(seed=seed, noise=0.1)).double()
-            expected = OBJECTIVES[objective](model(x), y, 50.0, 0.5, 0.1, None)
+            expected = OBJECTIVES[objective](model, x, y, 50.0, 0.5, 0.1, None)
             expected.backward()
             theirs = torch.cat([p.grad.flatten() for p in model.parameters()])
             mine = torch.cat([gradient.flatten() for gradient in gradients]).double()

@@ -7,7 +7,7 @@ from torch import Tensor
 from deepbasis.engine.batches import shuffled
 from deepbasis.engine.optimiser import factor
 from deepbasis.engine.training import train
-from deepbasis.gp.methods import OBJECTIVES
+from deepbasis.registry import OBJECTIVES
 
 
 def first_steps(lab, epochs: int = 1, **changes: object) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ def test_schedules_follow_lambda_lr(lab):
     for epoch in range(20):
         for rows in shuffled(torch.tensor([member.seed]), epoch, 50)[0].split(16):
             optimiser.zero_grad()
-            OBJECTIVES["dppgp"](model(lab.data.x[rows]), lab.data.y[rows], *scalars, None).backward()
+            OBJECTIVES["dppgp"](model, lab.data.x[rows], lab.data.y[rows], *scalars, None).backward()
             optimiser.step()
             scheduler.step()
         validation.append(score(model, lab.validation, settings))

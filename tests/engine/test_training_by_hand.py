@@ -15,9 +15,10 @@ from deepbasis.engine.members import Build, Member
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import Outcome, train
 from deepbasis.gp import exact, metrics
-from deepbasis.gp.methods import METHODS, OBJECTIVES
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import predict
+from deepbasis.registry import OBJECTIVES
 
 
 def groups(model: DeepBasisGP, settings: Settings) -> list[dict[str, object]]:
@@ -83,7 +84,7 @@ def minibatches_by_hand(
 
     def epoch_of_losses(epoch: int) -> Iterator[Tensor]:
         for rows in shuffled(torch.tensor([member.seed]), epoch, n)[0].split(settings.batch_size):
-            yield objective(model(data.x[rows]), data.y[rows], *scalars, None)
+            yield objective(model, data.x[rows], data.y[rows], *scalars, None)
 
     return loop_by_hand(model, epoch_of_losses, validation, settings)
 

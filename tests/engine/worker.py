@@ -27,9 +27,10 @@ from deepbasis.engine.progress import EpochReport
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.gp import exact
-from deepbasis.gp.methods import OBJECTIVES, build
+from deepbasis.gp.build import build
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import Whole
+from deepbasis.registry import OBJECTIVES
 
 Batches = list[tuple[Tensor, ...]]
 
@@ -126,7 +127,7 @@ def gradient(team: Team, kind: str, objective: str, dtype: torch.dtype, x: Tenso
     found = []
     for seed in seeds:
         model = builder("dbk-silu")(Member(seed=seed, noise=0.1)).to(dtype)
-        loss = OBJECTIVES[objective](model(x), y, 50.0, 0.5, 0.1, None, whole)
+        loss = OBJECTIVES[objective](model, x, y, 50.0, 0.5, 0.1, None, whole)
         loss.backward()
         value = loss.detach().clone()
         team.mean_(value)

@@ -18,7 +18,7 @@ from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.errors import FileFormatError
 from deepbasis.estimator import KIND
-from deepbasis.gp.methods import build
+from deepbasis.gp.build import build
 from support.model_files import MUTATIONS, mixed, numbers
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -20,7 +20,8 @@ from deepbasis.engine.settings import settings_for
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, InputError
 from deepbasis.gp import exact
-from deepbasis.gp.methods import METHODS, build
+from deepbasis.gp.build import build
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.planning import trend_of
 from deepbasis.starting import Line, straight_line

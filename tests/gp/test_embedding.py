@@ -15,9 +15,10 @@ from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, InputError
 from deepbasis.gp.backbone import ResNet
+from deepbasis.gp.build import build
 from deepbasis.gp.embedding import Fourier, Periodic, PiecewiseLinear, quantile_edges
 from deepbasis.gp.expansion import SiLU
-from deepbasis.gp.methods import METHODS, build
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.posterior import WeightPosterior
 
 D, H, R = 3, 8, 6

@@ -19,8 +19,8 @@ from torch import Tensor
 from deepbasis.errors import InputError, NumericalError
 from deepbasis.gp import exact
 from deepbasis.gp.backbone import Identity
+from deepbasis.gp.build import build
 from deepbasis.gp.expansion import PassThrough
-from deepbasis.gp.methods import build
 from deepbasis.gp.model import DeepBasisGP, Noise
 from deepbasis.gp.posterior import WeightPosterior
 

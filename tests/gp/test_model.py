@@ -17,11 +17,13 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from deepbasis.errors import InputError, NumericalError
 from deepbasis.gp import exact
 from deepbasis.gp.backbone import Identity, ResNet
+from deepbasis.gp.build import build
 from deepbasis.gp.expansion import RBF, SiLU
-from deepbasis.gp.methods import METHODS, OBJECTIVES, build
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP, Noise
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
 from deepbasis.gp.predictive import predict
+from deepbasis.registry import OBJECTIVES
 
 D, R, H = 3, 10, 8
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
@@ -410,7 +412,7 @@ def test_every_method_trains_every_parameter(method, dtype):
     model = small(method, dtype)
     objective = OBJECTIVES[METHODS[method].objective]
     n, alpha, beta = (torch.tensor(v, dtype=dtype) for v in (100.0, 0.1, 0.5))
-    objective(model(inputs(12, dtype)), torch.randn(12, dtype=dtype), n, alpha, beta, None).backward()
+    objective(model, inputs(12, dtype), torch.randn(12, dtype=dtype), n, alpha, beta, None).backward()
     silent = {name for name, p in model.named_parameters() if p.grad is None or not bool(p.grad.any())}
     assert silent == ({"noise.raw"} if method == "dnn" else set())
     assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
@@ -560,7 +562,7 @@ WRONG_TYPES = """
 import torch
 from deepbasis.errors import InputError
 from deepbasis.gp.expansion import RBF
-from deepbasis.gp.methods import build
+from deepbasis.gp.build import build
 from deepbasis.gp.model import Noise
 from deepbasis.gp.predictive import Gaussian, mixture
 g = Gaussian(torch.zeros(2), torch.ones(2))

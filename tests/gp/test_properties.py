@@ -8,11 +8,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from deepbasis.gp.build import build
 from deepbasis.gp.exact import fit_posterior
 from deepbasis.gp.expansion import RBF
-from deepbasis.gp.methods import METHODS, OBJECTIVES, build
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import predict
+from deepbasis.registry import OBJECTIVES
 
 D, R, H = 3, 8, 8
 ROWS = 1000
@@ -99,7 +101,7 @@ def take_steps(model: DeepBasisGP, method: str, x: Tensor, y: Tensor) -> None:
     n, alpha, beta = (torch.tensor(v, dtype=x.dtype) for v in (float(len(x)), 0.1, 1.0))
     for _ in range(4):
         optimiser.zero_grad()
-        OBJECTIVES[METHODS[method].objective](model(x), y, n, alpha, beta, None).backward()
+        OBJECTIVES[METHODS[method].objective](model, x, y, n, alpha, beta, None).backward()
         optimiser.step()
 
 

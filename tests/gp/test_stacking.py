@@ -14,10 +14,12 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.utils._pytree import tree_leaves
 
 from deepbasis.gp.backbone import Identity, ResNet
+from deepbasis.gp.build import build
 from deepbasis.gp.expansion import RBF, PassThrough, SiLU
-from deepbasis.gp.methods import METHODS, OBJECTIVES, build
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP, Noise
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
+from deepbasis.registry import OBJECTIVES
 
 MEMBERS, B, D, R, H = 3, 12, 3, 6, 5
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -60,6 +62,18 @@ def stacked(modules: list[nn.Module]) -> tuple[Parameters, Callable[..., object]
     assert buffers == {}
     skeleton = copy.deepcopy(modules[0])
     return parameters, lambda member, *args: functional_call(skeleton, member, args)
+
+
+class Loss(nn.Module):
+    """A method's objective as a function of a model's parameters."""
+
+    def __init__(self, model: nn.Module, method: str) -> None:
+        super().__init__()
+        self.model, self.objective = model, OBJECTIVES[METHODS[method].objective]
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        n, alpha, beta = (torch.tensor(v, dtype=x.dtype) for v in (100.0, 0.3, 0.5))
+        return self.objective(self.model, x, y, n, alpha, beta, None)
 
 
 def project(output: object) -> Tensor:
@@ -120,16 +134,11 @@ def test_members_are_told_apart(method, dtype):
 
 # --- objectives ---
 
-Loss = Callable[[Parameters, Tensor, Tensor], Tensor]
 
-
-def objective_of(method: str, call: Callable[..., object], dtype: torch.dtype) -> Loss:
-    n, alpha, beta = (torch.tensor(v, dtype=dtype) for v in (100.0, 0.3, 0.5))
-
-    def loss(member: Parameters, x: Tensor, y: Tensor) -> Tensor:
-        return OBJECTIVES[METHODS[method].objective](call(member, x), y, n, alpha, beta, None)
-
-    return loss
+def objective_of(method: str, model: nn.Module) -> Callable[[Parameters, Tensor, Tensor], Tensor]:
+    """As a function of the parameters that `model` is to have."""
+    loss = Loss(copy.deepcopy(model), method)
+    return lambda member, x, y: functional_call(loss, {f"model.{k}": v for k, v in member.items()}, (x, y))
 
 
 def batch(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -140,12 +149,12 @@ def batch(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 @methods
 def test_objectives_of_a_stack_equal_those_of_its_members(method, dtype):
     modules = members(PARTS[method], dtype)
-    parameters, call = stacked(modules)
-    loss, (x, y) = objective_of(method, call, dtype), batch(dtype)
+    parameters, _ = stacked(modules)
+    loss, (x, y) = objective_of(method, modules[0]), batch(dtype)
     values = vmap(loss, in_dims=(0, None, None))(parameters, x, y)
     gradients = gradients_of(values, parameters)
     for i, module in enumerate(modules):
-        alone = objective_of(method, lambda _, x, module=module: module(x), dtype)({}, x, y)
+        alone = Loss(module, method)(x, y)
         assert_same(values[i], alone, f"member {i}")
         for name, expected in gradients_of(alone, dict(module.named_parameters())).items():
             assert_same(gradients[name][i], expected, f"member {i}, gradient of {name}")
@@ -170,7 +179,7 @@ def with_one_failure(how: str, dtype: torch.dtype) -> list[nn.Module]:
 def test_a_member_that_fails_fails_alone(how, dtype):
     modules = with_one_failure(how, dtype)
     parameters, call = stacked(modules)
-    loss, (x, y) = objective_of("sv-rbf", call, dtype), batch(dtype)
+    loss, (x, y) = objective_of("sv-rbf", modules[0]), batch(dtype)
     terms = vmap(call, in_dims=(0, None))(parameters, x)
     values = vmap(loss, in_dims=(0, None, None))(parameters, x, y)
     gradients = gradients_of(values, parameters)
@@ -180,7 +189,7 @@ def test_a_member_that_fails_fails_alone(how, dtype):
         alone = modules[i](x)
         for mine, theirs in zip(terms, alone, strict=True):
             assert_same(mine[i], theirs, f"member {i}")
-        loss_alone = objective_of("sv-rbf", lambda _, x, i=i: modules[i](x), dtype)({}, x, y)
+        loss_alone = Loss(modules[i], "sv-rbf")(x, y)
         for name, expected in gradients_of(loss_alone, dict(modules[i].named_parameters())).items():
             assert bool(torch.isfinite(gradients[name][i]).all())
             assert_same(gradients[name][i], expected, f"member {i}, gradient of {name}")
@@ -205,8 +214,8 @@ def compiled(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.compiled(pytest.mark.usefixtures("fresh_compiler")(test))
 
 
-def small_stack(method: str, dtype: torch.dtype) -> tuple[Parameters, Callable[..., object]]:
-    return stacked(members(lambda: build(method, D, rank=R, width=H, blocks=1), dtype))
+def small_members(method: str, dtype: torch.dtype) -> list[nn.Module]:
+    return members(lambda: build(method, D, rank=R, width=H, blocks=1), dtype)
 
 
 @compiled
@@ -220,8 +229,8 @@ def small_stack(method: str, dtype: torch.dtype) -> tuple[Parameters, Callable[.
 )
 def test_compiled_stack_equals_eager(method, backend, dtype):
     """Forward and objective in one full graph, and the gradient of the objective through it."""
-    parameters, call = small_stack(method, dtype)
-    loss = objective_of(method, call, dtype)
+    modules = small_members(method, dtype)
+    (parameters, call), loss = stacked(modules), objective_of(method, modules[0])
     run = vmap(lambda member, x, y: (loss(member, x, y), call(member, x)), in_dims=(0, None, None))
     x, y = batch(dtype)
     values, terms = torch.compile(run, fullgraph=True, backend=backend)(parameters, x, y)
@@ -236,8 +245,9 @@ def test_compiled_stack_equals_eager(method, backend, dtype):
 
 @compiled
 def test_compiled_functional_gradient_equals_eager():
-    parameters, call = small_stack("dbk-rbf", torch.float64)
-    run = vmap(grad(objective_of("dbk-rbf", call, torch.float64)), in_dims=(0, None, None))
+    modules = small_members("dbk-rbf", torch.float64)
+    parameters, _ = stacked(modules)
+    run = vmap(grad(objective_of("dbk-rbf", modules[0])), in_dims=(0, None, None))
     x, y = batch(torch.float64)
     mine, theirs = torch.compile(run, fullgraph=True, backend="aot_eager")(parameters, x, y), run(parameters, x, y)
     for name in parameters:

@@ -11,7 +11,7 @@ gpytorch = pytest.importorskip("gpytorch")
 from deepbasis.engine.batches import Rows  # noqa: E402
 from deepbasis.gp import metrics  # noqa: E402
 from deepbasis.gp.backbone import ResNet  # noqa: E402
-from deepbasis.gp.methods import build  # noqa: E402
+from deepbasis.gp.build import build  # noqa: E402
 from deepbasis.paper import exact_gpytorch  # noqa: E402
 from deepbasis.paper.exact_gpytorch import CHECKS, ExactGP, Rates, Task, TimeBudget, fit  # noqa: E402
 

@@ -9,7 +9,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.engine.wave import Wave
-from deepbasis.gp.methods import build
+from deepbasis.gp.build import build
 from deepbasis.paper.timing import Clock, step_milliseconds
 
 CPU = torch.device("cpu")

@@ -37,7 +37,7 @@ class Member:
 
 
 Build = Callable[[Member], DeepBasisGP]
-"""Makes a member's model. It must depend on the member alone: `methods.build(..., seed=member.seed)` does."""
+"""Makes a member's model. It must depend on the member alone: `build(..., seed=member.seed)` does."""
 
 
 class Stack:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from deepbasis.errors import InputError, check_choice, check_number, check_positive_int
-from deepbasis.gp.methods import METHODS, OBJECTIVES
+from deepbasis.gp.methods import METHODS
+from deepbasis.registry import OBJECTIVES
 
 EXACT = "mml"
 """The name of exact training by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
@@ -97,5 +98,5 @@ class Settings:
 
 def settings_for(method: str, **changes: object) -> Settings:
     """The settings of a method of the paper, with `changes` to any of them."""
-    row = METHODS[check_choice("method", method, METHODS)]
+    row = METHODS[METHODS.check("method", method)]
     return Settings(**{"objective": row.objective, "corrected": row.corrected, **changes})  # type: ignore[arg-type]

@@ -21,11 +21,11 @@ from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.optimiser import AdamW, Schedule, clip_per_member
 from deepbasis.engine.settings import Settings
 from deepbasis.gp import exact
-from deepbasis.gp.methods import OBJECTIVES
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import Whole
 from deepbasis.gp.posterior import WeightPosterior
 from deepbasis.gp.predictive import Gaussian
+from deepbasis.registry import OBJECTIVES
 
 log = logging.getLogger("deepbasis")
 
@@ -178,7 +178,7 @@ class Wave:
             n: Tensor,
         ) -> Tensor:
             whole = None if whole_weight is None else Whole(whole_weight, distributed.global_max)
-            return objective(model(x), y, n, alpha, beta, weight, whole)
+            return objective(model, x, y, n, alpha, beta, weight, whole)
 
         if self.source.shared:
             losses = self.stack.map(loss, (self.alpha, self.beta), (*batch, self.n))

@@ -4,6 +4,7 @@ An expansion is any module with an attribute `rank` whose `forward(g)` returns `
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -34,7 +35,7 @@ class SiLU(nn.Module):
     The diagonal factor s starts as a random sign over sqrt(r) (Appendix B). There is no full kernel behind this basis.
     """
 
-    def __init__(self, h: int, rank: int) -> None:
+    def __init__(self, h: int, rank: int, *, jitter: float = JITTER) -> None:
         super().__init__()
         check_positive_int("h", h)
         self.rank = check_positive_int("rank", rank)
@@ -133,10 +134,13 @@ class RBF(nn.Module):
         return _inverse_cholesky(K, self.Z.dtype)
 
 
-class PassThrough(nn.Module):
-    """phi(x) = g(x): the last layer of a plain network acts on the backbone's output itself (DNN)."""
+rbf_linear = partial(RBF, linear=True)
 
-    def __init__(self, h: int) -> None:
+
+class PassThrough(nn.Module):
+    """phi(x) = g(x), of rank h: the last layer of a plain network acts on the backbone's output itself (DNN)."""
+
+    def __init__(self, h: int, rank: int | None = None, *, jitter: float = JITTER) -> None:
         super().__init__()
         self.rank = check_positive_int("h", h)
 

@@ -59,7 +59,7 @@ class Noise(nn.Module):
 class DeepBasisGP(nn.Module):
     """A Gaussian process with the kernel k(x, x') = <phi(x), phi(x')>, phi = expansion o backbone (Eq. 8).
 
-    `posterior` is q(w): what training fits, or what `exact.fit_posterior` gives in closed form. `methods.build` makes a
+    `posterior` is q(w): what training fits, or what `exact.fit_posterior` gives in closed form. `build` makes a
     model of the paper by its name.
 
     The prior mean is a constant, which is trained, or with a `slope` [d], which is not, a straight line.

@@ -1,18 +1,20 @@
-"""The mini-batch objectives: free functions `(terms, y, ...) -> scalar`, to be minimised (Eq. 5, 6, 15).
+"""The mini-batch objectives: free functions of a model and a batch, to be minimised (Eq. 5, 6, 15).
 
-`n` is the number of training rows and `weight` a weight per row: every mean over the batch is then sum(w l) / sum(w),
-and a row of weight 0 is as good as absent. `whole` is for rows that are only a part of the batch.
+All have the same arguments, in the same order, and each takes what it needs. `n` is the number of training rows and
+`weight` a weight per row: every mean over the batch is then sum(w l) / sum(w), and a row of weight 0 is as good as
+absent. `whole` is for rows that are only a part of the batch.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from deepbasis.gp.model import Terms
+from deepbasis.gp.model import DeepBasisGP
 
 Scalar = int | float | Float[Tensor, ""]
 Weight = Float[Tensor, " b"] | None
@@ -39,41 +41,39 @@ def weighted_mean(values: Float[Tensor, " b"], weight: Weight = None, whole: Who
 
 
 def elbo(
-    t: Terms,
+    model: DeepBasisGP,
+    x: Float[Tensor, "b d"],
     y: Float[Tensor, " b"],
     n: Scalar,
+    alpha: Scalar = 0.0,
     beta: Scalar = 1.0,
     weight: Weight = None,
     whole: Whole | None = None,
 ) -> Float[Tensor, ""]:
-    """Eq. 5, -ELBO / n: SVGP, and VBLL for a basis without a correction. `beta` = 1 is the bound itself."""
+    """Eq. 5, -ELBO / n: SVGP, and VBLL for a basis without a correction. It has neither an alpha nor a beta."""
+    t = model(x)
     fit = gaussian_nll(y, t.mean, t.noise) + (t.var + t.correction) / (2.0 * t.noise)
-    return weighted_mean(fit, weight, whole) + beta / n * t.kl
+    return weighted_mean(fit, weight, whole) + t.kl / n
 
 
 def ppgp(
-    t: Terms, y: Float[Tensor, " b"], n: Scalar, beta: Scalar, weight: Weight = None, whole: Whole | None = None
+    model: DeepBasisGP,
+    x: Float[Tensor, "b d"],
+    y: Float[Tensor, " b"],
+    n: Scalar,
+    alpha: Scalar = 0.0,
+    beta: Scalar = 1.0,
+    weight: Weight = None,
+    whole: Whole | None = None,
 ) -> Float[Tensor, ""]:
-    """Eq. 6: the predictive likelihood, with the corrected variance."""
+    """Eq. 6: the predictive likelihood, with the corrected variance. It has no alpha."""
+    t = model(x)
     return weighted_mean(gaussian_nll(y, t.mean, t.var + t.correction + t.noise), weight, whole) + beta / n * t.kl
 
 
-def trace(
-    t: Terms, weight: Weight = None, whole: Whole | None = None, *, through_maximum: bool = True
-) -> Float[Tensor, ""]:
-    """The in-batch trace regulariser, mean of (max ||phi||^2 - ||phi(x)||^2) / (2 sigma^2).
-
-    NOTE[GAP]: the paper does not say whether the gradient passes through the maximum; `through_maximum=False` stops it.
-    """
-    present = t.prior_var if weight is None else torch.where(weight > 0, t.prior_var, -math.inf)
-    largest = present.max() if through_maximum else present.max().detach()
-    if whole is not None:
-        largest = whole.largest(largest)
-    return weighted_mean(largest - t.prior_var, weight, whole) / (2.0 * t.noise)
-
-
 def dppgp(
-    t: Terms,
+    model: DeepBasisGP,
+    x: Float[Tensor, "b d"],
     y: Float[Tensor, " b"],
     n: Scalar,
     alpha: Scalar,
@@ -83,11 +83,40 @@ def dppgp(
     *,
     through_maximum: bool = True,
 ) -> Float[Tensor, ""]:
-    """Eq. 15: the fit uses the uncorrected variance; an in-batch trace regulariser stands in for the correction."""
+    """Eq. 15: the fit uses the uncorrected variance; an in-batch trace regulariser stands in for the correction.
+
+    NOTE[GAP]: the paper does not say whether the gradient passes through the trace's maximum. Here it does;
+    `through_maximum=False` (the objective "dppgp-detached") stops it.
+    """
+    t = model(x)
     fit = weighted_mean(gaussian_nll(y, t.mean, t.var + t.noise), weight, whole)
-    return fit + alpha * trace(t, weight, whole, through_maximum=through_maximum) + beta / n * t.kl
+    spread = trace(t.prior_var, weight, whole, through_maximum=through_maximum)
+    return fit + alpha * spread / (2.0 * t.noise) + beta / n * t.kl
 
 
-def mse(t: Terms, y: Float[Tensor, " b"], weight: Weight = None, whole: Whole | None = None) -> Float[Tensor, ""]:
-    """The DNN's loss."""
-    return weighted_mean((y - t.mean).square(), weight, whole)
+dppgp_detached = partial(dppgp, through_maximum=False)
+
+
+def trace(
+    prior_var: Float[Tensor, " b"], weight: Weight = None, whole: Whole | None = None, *, through_maximum: bool = True
+) -> Float[Tensor, ""]:
+    """The in-batch trace regulariser, before it is measured in noise: mean of max ||phi||^2 - ||phi(x)||^2."""
+    present = prior_var if weight is None else torch.where(weight > 0, prior_var, -math.inf)
+    largest = present.max() if through_maximum else present.max().detach()
+    if whole is not None:
+        largest = whole.largest(largest)
+    return weighted_mean(largest - prior_var, weight, whole)
+
+
+def mse(
+    model: DeepBasisGP,
+    x: Float[Tensor, "b d"],
+    y: Float[Tensor, " b"],
+    n: Scalar = 1.0,
+    alpha: Scalar = 0.0,
+    beta: Scalar = 0.0,
+    weight: Weight = None,
+    whole: Whole | None = None,
+) -> Float[Tensor, ""]:
+    """The DNN's loss, of the errors alone."""
+    return weighted_mean((y - model(x).mean).square(), weight, whole)

@@ -26,8 +26,8 @@ from deepbasis.engine.progress import Progress
 from deepbasis.engine.settings import Settings, settings_for
 from deepbasis.engine.training import train
 from deepbasis.gp import metrics
+from deepbasis.gp.build import build
 from deepbasis.gp.expansion import RBF
-from deepbasis.gp.methods import build
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, predict
 from deepbasis.paper import data_step1d

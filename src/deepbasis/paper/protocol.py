@@ -13,7 +13,8 @@ import torch
 
 from deepbasis.engine.members import Build, Member
 from deepbasis.engine.settings import Settings, settings_for
-from deepbasis.gp.methods import METHODS, build
+from deepbasis.gp.build import build
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import WeightPosterior
 
