@@ -403,7 +403,7 @@ def test_there_are_enough_of_them():
 
 def test_of_a_column_of_numbers_the_cell_that_is_none_is_told():
     preprocessor = fitted(pd.DataFrame({"a": [1.0, 2.0, 3.0]}))
-    with pytest.raises(InputError, match=r"'a'.*'abc' in row 2.*mend that cell"):
+    with pytest.raises(InputError, match=r"'a'.*'abc' in row 2.*correct that cell"):
         preprocessor.transform(pd.DataFrame({"a": ["1.5", "2", "abc", "x"]}))
     with pytest.raises(InputError, match=r"'a'.*'1.5' in row 1"):
         preprocessor.transform(pd.DataFrame({"a": [None, "1.5"]}))

@@ -89,6 +89,15 @@ def test_rows_are_those_of_the_whole_table():
     assert table.weighted().y.tolist() == [1, 2, 4]
 
 
+def test_a_column_of_text_and_numbers_is_text_where_rows_hold_numbers_alone():
+    frame = pd.DataFrame({"c": pd.Series([1, 2, 2, "x"], dtype=object)})
+    table = Table.read(frame, np.arange(4))
+    inside, outside = table.without(np.array([False, False, False, True]))
+    preprocessor = Preprocessor.fit(inside.names, inside.columns, within=table.columns)
+    assert preprocessor.feature_names_out == ["c=2", "c=1"]
+    assert preprocessor.encoded(outside.columns).tolist() == [[0, 0]]
+
+
 def test_a_column_without_values_in_some_rows_has_no_output():
     table = Table.read(pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [np.nan, np.nan, 5.0]}), np.arange(3))
     some = table.rows(slice(0, 2))

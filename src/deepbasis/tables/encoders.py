@@ -19,8 +19,8 @@ from deepbasis.tables.columns import MISSING, Array, Column
 MAX_CATEGORIES = 32
 """Categories with a column of their own, the most frequent ones; the rest share one."""
 
-HOPELESS_CATEGORIES = 1000
-"""With more than these, in more than half of the rows distinct, a column is an identifier."""
+IDENTIFIER_CATEGORIES = 1000
+"""A column with more categories than this, and more than half as many as rows, is an identifier."""
 
 LINEAR, LINEAR_DATES, FLAT = 10.0, 3.0, 1e12
 """Scaled numbers are kept up to 10 (dates up to 3), grow logarithmically beyond, and not at all beyond 10^12 (where
@@ -87,21 +87,16 @@ def squash(z: Array, linear: float = LINEAR) -> Array:
 
 
 def fit_encoding(column: Column, weight: Array | None) -> Encoding:
-    """What the rows (each of positive weight) say about the column."""
-    missing = column.missing
-    if missing.all():
-        raise no_values(column.label)
-    present = ~missing
-    values = column.values[present]
-    mass_of = None if weight is None else weight[present]
+    """Of a column that has values, from rows of positive weight."""
+    present = ~column.missing
+    values, missing = column.values[present], not present.all()
+    distinct, mass = masses(values, None if weight is None else weight[present])
     if column.kind == "categorical":
-        positions, mass = masses(values, mass_of)
-        check_identifier(column.label, len(positions), len(values), float(mass.sum()), column.example())
-        counts = {column.categories[position]: one for position, one in zip(positions, mass, strict=True)}
-        return category_encoding(counts, bool(missing.any()))
-    distinct, mass = masses(values, mass_of)
+        check_identifier(column.label, len(distinct), len(values), float(mass.sum()), column.example())
+        names = (column.categories[position] for position in distinct)
+        return category_encoding(dict(zip(names, mass, strict=True)), missing)
     phases = phases_that_vary(phase_ranges(distinct)) if column.kind == "datetime" else ()
-    return number_encoding(column.kind, distinct, mass, bool(missing.any()), phases)
+    return number_encoding(column.kind, distinct, mass, missing, phases)
 
 
 def no_values(label: str) -> InputError:
@@ -147,7 +142,7 @@ def category_encoding(counts: Mapping[str, float], missing: bool, more: bool = F
 
 
 def check_identifier(label: str, distinct: int, rows: int, mass: float, example: str) -> None:
-    if distinct > HOPELESS_CATEGORIES and distinct > max(rows, mass) / 2:
+    if distinct > IDENTIFIER_CATEGORIES and distinct > max(rows, mass) / 2:
         raise InputError(
             f"X: {label} has {distinct} different texts in {rows} rows, {example}: it looks like an identifier; drop "
             "it, or convert it if it holds dates (pandas.to_datetime) or numbers (pandas.to_numeric)"
@@ -282,7 +277,7 @@ def check_kind(encoding: Encoding, column: Column) -> Column:
         column = Column(column.label, now, np.where(other, column.values, np.nan))
     if was == "categorical" and now in ("numeric", "boolean") and any(reads_as(now, c) for c in encoding.categories):
         return column.as_text()
-    if (was, now) == ("numeric", "categorical"):  # tell of a text that is no number
+    if (was, now) == ("numeric", "categorical"):  # show a text that is not a number
         strange = np.array([not reads_as("numeric", name) for name in column.categories])[column.values]
         if (strange & ~column.missing).any():
             column = Column(column.label, now, np.where(strange, column.values, -1), column.categories)
@@ -296,7 +291,7 @@ _WORDS = {"numeric": "numeric", "boolean": "boolean", "duration": "a duration", 
 _WORDS["categorical"] = "text (categories)"
 
 _REMEDIES = {
-    "numeric": "mend that cell, or convert the column with pandas.to_numeric",
+    "numeric": "correct that cell, or convert the column with pandas.to_numeric",
     "boolean": "convert it to True and False",
     "duration": "convert it with pandas.to_timedelta",
     "datetime": "convert it with pandas.to_datetime",

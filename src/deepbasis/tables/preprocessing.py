@@ -35,7 +35,7 @@ from deepbasis.tables.encoders import (
     no_values,
     reads_as,
 )
-from deepbasis.tables.reading import ESTIMATOR, column_names, open_table, read_column
+from deepbasis.tables.reading import ESTIMATOR, column_names, open_table, read_column, some_rows
 
 _NUMBERS = ("center", "scale", "fill")  # the fields of an encoding that are saved as arrays
 
@@ -109,19 +109,19 @@ class Preprocessor:
         return self.encoded(self.read(X))
 
     def chunks(self, X: Any, rows: int) -> Iterator[NDArray[np.float64]]:
-        """`transform` of `rows` rows at a time; X is read, and refused, as a whole before the first of them."""
-        columns = self.read(X)
-        for start in range(0, len(columns[0].values), rows):
-            yield self.encoded([column.rows(slice(start, start + rows)) for column in columns])
+        """`transform` of `rows` rows at a time; errors tell of the whole table and its row numbers."""
+        table = self._open(X)
+        for start in range(0, len(table), rows):
+            try:
+                columns = self._columns(some_rows(table, start, start + rows))
+            except InputError:
+                self._columns(table)  # the same error, with the row of the table instead of the chunk
+                raise
+            yield self.encoded(columns)
 
     def read(self, X: Any) -> tuple[Column, ...]:
         """The columns of X, each of the kind that it had in training or one that can pass for it."""
-        table = open_table(X)
-        self._check_columns(table)
-        return tuple(
-            check_kind(encoding, read_column(table, position, encoding.kind))
-            for position, encoding in enumerate(self.encodings)
-        )
+        return self._columns(self._open(X))
 
     def encoded(self, columns: Sequence[Column]) -> NDArray[np.float64]:
         """[n, width] of columns that have been read."""
@@ -137,13 +137,18 @@ class Preprocessor:
             encode(encoding, check_kind(encoding, column), out[:, start:stop])
             start = stop
 
-    def _check_columns(self, table: Any) -> None:
-        """The columns of training, by name and in their order, or by number: scikit-learn's convention and words."""
+    def _columns(self, table: Any) -> tuple[Column, ...]:
+        kinds = enumerate(self.encodings)
+        return tuple(check_kind(encoding, read_column(table, k, encoding.kind)) for k, encoding in kinds)
+
+    def _open(self, X: Any) -> Any:
+        """A table with the columns of training, by name and in their order, or by number: scikit-learn's convention."""
+        table = open_table(X)
         names, seen = column_names(table), self.input_columns
         if names is not None and seen is not None:
             if names != seen:
                 raise InputError(_name_mismatch(names, seen))
-            return
+            return table
         if table.shape[1] != len(self.encodings):
             raise InputError(
                 f"X has {table.shape[1]} features, but {ESTIMATOR} is expecting {len(self.encodings)} features as "
@@ -155,6 +160,7 @@ class Preprocessor:
             )
         elif names is not None:
             warnings.warn(f"X has feature names, but {ESTIMATOR} was fitted without feature names", stacklevel=4)
+        return table
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays, and metadata that JSON can hold: all that `from_state` needs."""

@@ -80,21 +80,24 @@ def read_column(table: Any, position: int, expected: str | None = None) -> Colum
         column = _array_column(f"column {position}", table[:, position], expected)
     else:
         column = _series_column(f"column {table.columns[position]!r}", table.iloc[:, position], expected)
-    refuse_infinite(column)
-    if column.kind != MISSING and column.missing.all():
+    return _checked(column)
+
+
+def _checked(column: Column) -> Column:
+    """Without infinite values; a column without a single value is of the kind `MISSING`."""
+    if column.missing.all():
         return missing_column(column.label, len(column.values))
-    return column
-
-
-def refuse_infinite(column: Column) -> None:
-    if column.kind == "categorical":
-        return
     infinite = np.isinf(column.values)
     if infinite.any():
         raise InputError(
             f"X: {column.label} has {int(infinite.sum())} infinite value(s) (inf), the first in row "
             f"{int(np.argmax(infinite))}; remove those rows, or make the cells missing (NaN)"
         )
+    return column
+
+
+def some_rows(table: Any, start: int, stop: int) -> Any:
+    return table[start:stop] if isinstance(table, np.ndarray) else table.iloc[start:stop]
 
 
 def as_array(values: Any, name: str) -> Array:
@@ -230,9 +233,7 @@ def arrow_column(label: str, values: Any) -> Column:
         return typed_column(label, _times(values))
     if kind not in ("numeric", "boolean"):
         raise InputError(f"X: {label} is of type {values.type}, which is not supported; convert it or drop it")
-    column = Column(label, kind, numbers(values))
-    refuse_infinite(column)
-    return missing_column(label, len(values)) if np.isnan(column.values).all() else column
+    return _checked(Column(label, kind, numbers(values)))
 
 
 def numbers(values: Any) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deepbasis.errors import FileFormatError, InputError
-from deepbasis.tables.columns import Array, Column, is_missing, object_column
+from deepbasis.tables.columns import MISSING, Array, is_missing, object_column
 from deepbasis.tables.encoders import masses, mean_and_std
 from deepbasis.tables.reading import ESTIMATOR, as_array
 
@@ -158,8 +158,11 @@ def _numbers(values: Array, name: str) -> Floats:
         with np.errstate(over="ignore"):
             return np.array(values, dtype=np.float64)
     if values.dtype.kind == "O":
-        column = _object_numbers(values, name)
-        if column.kind in ("numeric", "boolean", "missing"):
+        try:
+            column = object_column(name, values)
+        except InputError as error:
+            raise type(error)(str(error).removeprefix("X: ")) from None
+        if column.kind in ("numeric", "boolean", MISSING):
             return column.values
         raise InputError(f"{name} must hold numbers, got {_KINDS[column.kind]}: {column.example()}; convert it")
     what = {"U": "text", "S": "bytes", "M": "dates", "m": "durations"}.get(values.dtype.kind, str(values.dtype))
@@ -167,13 +170,6 @@ def _numbers(values: Array, name: str) -> Floats:
 
 
 _KINDS = {"categorical": "text", "datetime": "dates", "duration": "durations"}
-
-
-def _object_numbers(values: Array, name: str) -> Column:
-    try:
-        return object_column(name, values)
-    except InputError as error:
-        raise type(error)(str(error).removeprefix("X: ")) from None
 
 
 def _warn_of_column_vector(name: str) -> None:
