@@ -1,4 +1,4 @@
-"""The documents are true: README's code runs, its links lead somewhere, and the map of the paper is complete."""
+"""The documents are true: their code runs, their links lead somewhere, and the map of the paper is complete."""
 
 import ast
 import json
@@ -11,7 +11,7 @@ import textwrap
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import CodeType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,10 +19,12 @@ import pytest
 from typer.main import get_command
 
 import deepbasis
-from deepbasis import cli
+from deepbasis.cli import app
 
 ROOT = Path(__file__).parent.parent
-PYTHON_BLOCK = re.compile(r"^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 IN_BACKTICKS = re.compile(r"`([^`]+)`")
 PARTS_OF_THE_PAPER = [
     *(f"Eq. {number}" for number in range(1, 20)),
@@ -30,63 +32,67 @@ PARTS_OF_THE_PAPER = [
     "Corollary 1",
     *(f"Algorithm {number}" for number in range(1, 5)),
 ]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/engine.md", "docs/notation.md", "docs/paper_map.md"]
+SCRIPTS = ["README.md", "docs/guide.md", "docs/pytorch.md"]
+"""Documents whose Python blocks, one after another, are a program."""
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
 
 
 def read(document: str) -> str:
     return (ROOT / document).read_text(encoding="utf-8")
 
 
-# README ---------------------------------------------------------------------------------------------------------------
+# Code -----------------------------------------------------------------------------------------------------------------
 
 
-def readme_code() -> list[CodeType]:
-    """Every block, compiled so that a traceback names README's own line."""
-    text = read("README.md")
-    blocks = list(PYTHON_BLOCK.finditer(text))
-    assert len(blocks) == text.count("```python") > 0
-    lines_before = [text[: block.start("code")].count("\n") for block in blocks]
-    sources = [
-        "\n" * before + textwrap.dedent(block["code"]) for before, block in zip(lines_before, blocks, strict=True)
-    ]
-    return [compile(source, "README.md", "exec") for source in sources]
+def python_blocks(document: str) -> list[str]:
+    """The blocks, each moved down to its own line, so that a traceback names the line of the document."""
+    text = read(document)
+    found = [block for block in BLOCK.finditer(text) if block["language"] == "python"]
+    assert len(found) == text.count("```python")
+    return ["\n" * text[: block.start("code")].count("\n") + textwrap.dedent(block["code"]) for block in found]
 
 
-def test_readme_code_names_what_exists() -> None:
-    """It compiles, its imports work, and its regressors have the arguments that they are given."""
-    assert readme_code()
-    code = "\n".join(textwrap.dedent(block["code"]) for block in PYTHON_BLOCK.finditer(read("README.md")))
-    tree = ast.parse(code)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "deepbasis":
-            for alias in node.names:
-                assert hasattr(import_module(node.module), alias.name), alias.name
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "DeepBasisRegressor":
-            assert {keyword.arg for keyword in node.keywords} <= set(deepbasis.DeepBasisRegressor().get_params())
+def shell_lines(document: str) -> list[str]:
+    """Calls of our command, from `deepbasis` on, without comments."""
+    code = [block["code"] for block in BLOCK.finditer(read(document)) if block["language"] == "sh"]
+    lines = [line.partition(" #")[0] for line in "".join(code).splitlines()]
+    return [line[line.index("deepbasis ") :] for line in lines if re.search(r"(^|-m )deepbasis ", line)]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("one_thread")
-def test_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("document", SCRIPTS)
+def test_code_runs(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block in order, in one namespace; what the text claims stands in them as asserts."""
     monkeypatch.chdir(tmp_path)
+    blocks = python_blocks(document)
+    assert blocks
     namespace: dict[str, object] = {}
-    for code in readme_code():
-        exec(code, namespace)
+    for block in blocks:
+        exec(compile(block, document, "exec"), namespace)
 
 
-def readme_commands() -> list[str]:
-    block = re.search(r"```sh\n(deepbasis fit.*?)```", read("README.md"), re.DOTALL)
-    assert block is not None
-    return block[1].strip().splitlines()
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_code_names_what_exists(document: str) -> None:
+    """It compiles, its imports work, and its regressors have the arguments that they are given."""
+    for block in python_blocks(document):
+        for node in ast.walk(compile(block, document, "exec", ast.PyCF_ONLY_AST)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "deepbasis":
+                for name in node.names:
+                    assert resolve(f"{node.module}.{name.name}".partition(".")[2]) is not None
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "DeepBasisRegressor":
+                named = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+                assert named <= set(deepbasis.DeepBasisRegressor().get_params())
 
 
-def test_readme_shell_commands_have_options_that_exist() -> None:
-    commands = get_command(cli.app).commands
-    for line in readme_commands():
-        _, name, *words = shlex.split(line, comments=True)
-        known = {option for given in commands[name].params for option in given.opts}
-        assert {word for word in words if word.startswith("-") and word != "-"} <= known
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_and_their_options_exist(document: str) -> None:
+    command: Any = get_command(app)
+    for line in shell_lines(document):
+        name, *words = shlex.split(line)[1:]
+        options = {option for parameter in command.commands[name].params for option in parameter.opts}
+        assert {word for word in words if word.startswith("-") and word != "-"} <= options, line
 
 
 @pytest.mark.slow
@@ -97,10 +103,11 @@ def test_readme_shell_commands_run(tmp_path: Path) -> None:
     table = pd.DataFrame({"row": np.arange(240), "x": x, "price": np.sin(3 * x) + rng.normal(0, 0.2, 240)})
     for name, part in (("train", table[:160]), ("test", table[160:200]), ("new", table[200:].drop(columns="price"))):
         part.to_csv(tmp_path / f"{name}.csv", index=False)
-    for line in readme_commands():
-        command = [sys.executable, "-m", *shlex.split(line)]
+    lines = shell_lines("README.md")
+    assert len(lines) == 3
+    for line in lines:
         run = subprocess.run(
-            command,
+            [sys.executable, "-m", *shlex.split(line)],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -114,12 +121,38 @@ def test_readme_shell_commands_run(tmp_path: Path) -> None:
     assert json.loads(run.stdout)["nll"] < 0.2
 
 
+# Links ----------------------------------------------------------------------------------------------------------------
+
+
+def anchors(document: str) -> set[str]:
+    """What a link may name in a document: its headings, in GitHub's spelling."""
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(read(document)))
+    return {words.strip().replace(" ", "-") for words in plain}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_lead_to_files(document: str) -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", read(document))
-    local = [target for target in targets if "://" not in target]
-    missing = [target for target in local if not (ROOT / document).parent.joinpath(target).exists()]
+def test_links_lead_somewhere(document: str) -> None:
+    missing = []
+    for link in LINK.findall(read(document)):
+        target, _, anchor = link.partition("#")
+        if "://" in target:
+            continue
+        place = ((ROOT / document).parent / target).resolve() if target else ROOT / document
+        there = place.exists() and place.is_relative_to(ROOT)
+        if there and anchor:
+            there = anchor in anchors(str(place.relative_to(ROOT)))
+        if not there:
+            missing.append(link)
     assert missing == []
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    pages = {path.name for path in ROOT.glob("docs/*.md")}
+    assert {Path(link.partition("#")[0]).name for link in LINK.findall(read("README.md"))} >= pages
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert read("README.md").count("\n") <= 130
 
 
 # The map of the paper -------------------------------------------------------------------------------------------------
