@@ -120,8 +120,8 @@ def generate(folder: Path, rows: int, files: int | None) -> int:
 def statistics(arguments: argparse.Namespace) -> dict[str, Any]:
     """The first pass alone."""
     from deepbasis.streaming import take_survey
-    from deepbasis.tables.scanning import Roles
-    from deepbasis.tables.sources import Source
+    from deepbasis.tables.roles import Roles
+    from deepbasis.tables.source import Source
 
     start = time.perf_counter()
     source = Source.open(arguments.table)
@@ -193,8 +193,8 @@ def steps(arguments: argparse.Namespace) -> dict[str, Any]:
     from deepbasis.engine.wave import Wave
     from deepbasis.planning import make_plan
     from deepbasis.streaming import room_for, take_survey
-    from deepbasis.tables.scanning import Roles
-    from deepbasis.tables.sources import Source
+    from deepbasis.tables.roles import Roles
+    from deepbasis.tables.source import Source
 
     limit = parse_memory(arguments.memory)
     source = Source.open(arguments.table)

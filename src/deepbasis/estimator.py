@@ -57,10 +57,10 @@ from deepbasis.predictions import Predictions
 from deepbasis.recipes import ONE_THREAD_ROWS, RECIPES, method_of
 from deepbasis.starting import Line, at_rows, distinct_rows, slopes_by_turns, starting_noise, straight_line
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.scanning import Roles
-from deepbasis.tables.sources import Source
+from deepbasis.tables.roles import Roles
+from deepbasis.tables.source import Source
 from deepbasis.tables.table import Table, fold_masks, held_out_mask, row_labels
-from deepbasis.tables.targets import TargetScaler, check_target, check_weight
+from deepbasis.tables.targets import TargetScaler
 from deepbasis.validating import Fold, fair_say, looked_at
 
 _INTERRUPTED = "the fit was interrupted: this is the best so far"
@@ -239,22 +239,18 @@ class DeepBasisRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: i
         devices.present(self.device)
         source = Source.open(data, drop=drop)
         roles = Roles.of(source, target, weight, groups)
-        text = [name for name in roles.features if source.kinds[name] == "categorical"]
-        aside = None if validation is None else Source.open(validation, [*roles.features, roles.target], text=text)
+        aside = None
+        if validation is not None:
+            aside = Source.open(validation, [*roles.features, roles.target], text=source.text_columns())
         if stream is None:  # workers may have different memories, and must do the same
             stream = team.agree(not fits_in_memory(source.rows, source.row_bytes(), limit))
         fitted = copy(self)
         if stream:
             return self._take_over(fitted._fit_streamed(source, roles, aside, limit, how))
-        table, beside = source.to_pandas(), None if aside is None else aside.to_pandas()
-        y = check_target(table[target], f"target column '{target}' of {source.name}")
-        weights = None if weight is None else check_weight(table[weight], len(y), f"weight column '{weight}'")
-        labels = None if groups is None else table[groups]
-        X_val, y_val = None, None
-        if aside is not None and beside is not None:
-            X_val = beside[roles.features]
-            y_val = check_target(beside[target], f"target column '{target}' of {aside.name}")
-        return self._take_over(fitted._fit_table(table[roles.features], y, weights, labels, X_val, y_val, how))
+        table = roles.parts(source)
+        beside = None if aside is None else roles.for_validation().parts(aside)
+        X_val, y_val = (None, None) if beside is None else (beside.X, beside.y)
+        return self._take_over(fitted._fit_table(table.X, table.y, table.weight, table.groups, X_val, y_val, how))
 
     def _fit_table(self, X: Any, y: Any, sample_weight: Any, groups: Any, X_val: Any, y_val: Any, how: How) -> Self:
         devices.present(self.device)

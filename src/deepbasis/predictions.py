@@ -1,7 +1,6 @@
 """What a fitted regressor can be asked: distributions, intervals, quantiles, draws, scores; of tables and of files."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
@@ -23,12 +22,11 @@ from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import GaussianMixture
 from deepbasis.persistence import fingerprint
-from deepbasis.prediction_files import Work, part_paths
-from deepbasis.tables.arrow import Block
-from deepbasis.tables.counting import RowCounter
-from deepbasis.tables.predicted import Wanted
+from deepbasis.progress import RowCounter
+from deepbasis.tables.arrow import FileBlock
+from deepbasis.tables.predictions import PartFiles, PredictionColumns, input_names, open_inputs, part_paths
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.sources import Source, text_columns
+from deepbasis.tables.source import Source
 from deepbasis.tables.targets import TargetScaler, check_target
 
 _PREDICT_ROWS = 65_536  # transformed and predicted at a time
@@ -146,68 +144,48 @@ class Predictions:
         it is. Workers of a `team` share the files.
         """
         check_is_fitted(self)
-        wanted = Wanted(coverage, tuple(check_level(level) for level in quantiles))
+        wanted = PredictionColumns(coverage, tuple(check_level(level) for level in quantiles))
         if coverage is not None and not 0.0 < check_number("coverage", coverage) < 1.0:
             raise InputError(f"coverage must lie strictly between 0 and 1, got {coverage!r}")
-        source = self._source(data, ids)
+        source = open_inputs(data, self.preprocessor_, ids)
         paths = part_paths(source, out)
         mine = range(team.rank, len(paths), team.size)
         rows = source.file_rows
         with RowCounter(sum(rows[file] for file in mine), visible and team.first, "predicting") as tell:
             work = self._work(source, wanted, ids, memory, tell)
             for file in mine:
-                work.part(file, paths[file])
+                work.write(file, paths[file])
         return [paths[file] for file in mine]
 
     def predict_file(
         self,
         path: str | PathLike[str],
         out: str | PathLike[str],
-        wanted: Wanted,
+        wanted: PredictionColumns,
         ids: Sequence[str] = (),
         memory: int | str | None = None,
     ) -> None:
         """Predict one file, of any size, into one Parquet file."""
         check_is_fitted(self)
-        self._work(self._source([path], ids), wanted, ids, memory).part(0, Path(out))
-
-    def _source(self, data: Any, ids: Sequence[str]) -> Source:
-        """The columns that the model needs, after those named by `ids`; what it knows as text is text."""
-        names, encodings = self.preprocessor_.input_columns, self.preprocessor_.encodings
-        if names is None:  # fitted on an array: its columns have a number only
-            source = Source.open(data, text=ids)
-            names = [name for name in source.names if name not in ids]
-            if len(names) != len(encodings):
-                raise InputError(
-                    f"{source.name} has {len(names)} columns beside those named by ids, but the model was fitted on an "
-                    f"array of {len(encodings)} without names: give exactly those, in their order"
-                )
-        text = [*text_columns(names, encodings), *(name for name in ids if name not in names)]
-        return Source.open(data, list(dict.fromkeys([*ids, *names])), text=text)
+        self._work(open_inputs([path], self.preprocessor_, ids), wanted, ids, memory).write(0, Path(out))
 
     def _work(
         self,
         source: Source,
-        wanted: Wanted,
+        wanted: PredictionColumns,
         ids: Sequence[str],
         memory: int | str | None,
         tell: Callable[[int], None] = lambda rows: None,
-    ) -> Work:
-        twice = [name for name, count in Counter([*ids, *wanted.names]).items() if count > 1]
-        if twice:
-            raise InputError(
-                f"the predictions would have the column '{twice[0]}' twice: name each of ids and each quantile once, "
-                "and rename a column of the table that is called as a predicted one"
-            )
+    ) -> PartFiles:
         components = len(self.models_) * (1 if self.calibration_ is None else len(self.calibration_.scales))
         numbers = self.preprocessor_.width + 4 * components + len(wanted.names)
         sizes = Budget.of(parse_memory(memory)).sizes(source.row_bytes(), len(source.names), numbers, 8)
-        names = self.preprocessor_.input_columns or [name for name in source.names if name not in ids]
+        names = input_names(source, self.preprocessor_, ids)
 
-        def predict(block: Block) -> GaussianMixture:
+        def predict(block: FileBlock) -> GaussianMixture:
             with block.located():
                 x = np.zeros((len(block), self.preprocessor_.width))
                 self.preprocessor_.encode([block.column(name) for name in names], x)
             return self._predicted([torch.from_numpy(x).to(self.ensemble_.stack.dtype)])
 
-        return Work(source, names, predict, wanted, ids, fingerprint(self), sizes.block_rows, tell)
+        return PartFiles(source, names, predict, wanted, ids, fingerprint(self), sizes.block_rows, tell)

@@ -81,8 +81,15 @@ OBJECTIVES: Registry[Callable[..., Tensor]] = Registry(
 )
 """(model, x, y, n, alpha, beta, weight, whole) -> loss: the same arguments for all, each takes what it needs."""
 
-FORMATS: Registry[Any] = Registry("format", {})
-"""Of files of tables."""
+FORMATS: Registry[Any] = Registry(
+    "format",
+    {
+        ".csv": "deepbasis.tables.formats.csv:CSV",
+        ".csv.gz": "deepbasis.tables.formats.csv:CSV_GZ",
+        ".parquet": "deepbasis.tables.formats.parquet:PARQUET",
+    },
+)
+"""Of files of tables, by the ending of their names: `tables.formats.base.Format`."""
 
 REGISTRIES: Registry[Registry[Any]] = Registry(
     "kind",

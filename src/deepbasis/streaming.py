@@ -23,14 +23,14 @@ from deepbasis.engine.memory import bytes_per_member
 from deepbasis.errors import InputError
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.planning import Plan
-from deepbasis.tables.arrow import Block
+from deepbasis.progress import RowCounter
+from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.columns import Array
-from deepbasis.tables.counting import RowCounter
+from deepbasis.tables.order import Piece, Prefetcher, Shard, batches, mixed
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.scanning import Encoder, Held, Roles, scan
-from deepbasis.tables.shuffling import Piece, Prefetcher, Shard, batches, mixed
-from deepbasis.tables.sources import Source
-from deepbasis.tables.statistics import Statistics
+from deepbasis.tables.roles import Roles
+from deepbasis.tables.source import Source
+from deepbasis.tables.survey import Encoder, HeldRows, TableStatistics, scan
 from deepbasis.tables.table import HeldOut, most_rows
 from deepbasis.tables.targets import TargetScaler
 
@@ -44,12 +44,12 @@ class Survey:
     source: Source
     roles: Roles
     held_out: HeldOut
-    statistics: Statistics
+    statistics: TableStatistics
     held: list[Any]
     """Tables of held-out rows, in the order of their places."""
 
     def preprocessor(self) -> Preprocessor:
-        with Block(self.source.name, 0, None).located():
+        with FileBlock(self.source.name, 0, None).located():
             return self.statistics.preprocessor()
 
     def encoder(self, preprocessor: Preprocessor, target: TargetScaler, dtype: torch.dtype) -> Encoder:
@@ -133,7 +133,7 @@ def take_survey(
     else:
         held_out = HeldOut.choose(fraction, source.file_rows, most_rows(len(roles.features)))
     mine = range(team.rank, len(source.units), team.size)
-    found: tuple[Statistics, list[Held]] | Exception
+    found: tuple[TableStatistics, list[HeldRows]] | Exception
     try:
         sizes = Budget.of(limit).sizes(source.row_bytes(), len(source.names), len(source.names), 8)
         with RowCounter(sum(source.units[unit].rows for unit in mine), visible and team.first) as tell:
@@ -146,25 +146,25 @@ def take_survey(
     return Survey(source, roles, held_out, statistics, held)
 
 
-def _together(found: tuple[Statistics, list[Held]] | Exception, team: Team) -> tuple[Statistics, list[Any]]:
+def _together(
+    found: tuple[TableStatistics, list[HeldRows]] | Exception, team: Team
+) -> tuple[TableStatistics, list[Any]]:
     """All workers' findings as one; or, at every worker, the error of the one that has one."""
-    told: Any = found
-    if not isinstance(found, Exception):
-        told = found[0].to_bytes(), [(one.unit, one.first_row, one.to_bytes()) for one in found[1]]
-    everyone = team.gather_objects(told)
+    everyone = team.gather_objects(found)
     errors = [one for one in everyone if isinstance(one, Exception)]
     if errors:
         raise found if isinstance(found, Exception) else errors[0]
-    merged = Statistics.merged([Statistics.from_bytes(one[0]) for one in everyone])
-    in_order = sorted((record for one in everyone for record in one[1]), key=lambda record: record[:2])
-    return merged, [Held.table_of(content) for _, _, content in in_order]
+    all_found = [one for one in everyone if not isinstance(one, Exception)]
+    merged = TableStatistics.merged([statistics for statistics, _ in all_found])
+    in_order = sorted((one for _, held in all_found for one in held), key=lambda one: (one.unit, one.first_row))
+    return merged, [one.table for one in in_order]
 
 
 def all_rows(source: Source, encoder: Encoder, limit: int | None) -> Rows:
     """Every row of another table, to validate on; they are held in memory and have no weights."""
     source.check_rows()
-    encoder.roles.check_target(source)
-    plain = encoder.without_weight()
+    plain = encoder.for_validation()
+    plain.roles.check_numbers(source)
     budget = Budget.of(limit)
     need = _VALIDATION_COPIES * source.rows * plain.width * plain.dtype.itemsize
     if need > budget.left // 2:
@@ -172,8 +172,7 @@ def all_rows(source: Source, encoder: Encoder, limit: int | None) -> Rows:
             f"{source.name} has {source.rows:,} rows, too many to validate on: they are held in memory; give fewer"
         )
     sizes = budget.sizes(source.row_bytes(), len(source.names), plain.width, plain.dtype.itemsize)
-    units = range(len(source.units))
-    blocks = (block for unit in units for block in source.blocks(unit, plain.roles.columns, sizes.block_rows))
+    blocks = source.all_blocks(plain.roles.columns, sizes.block_rows)
     return _as_rows(np.concatenate([plain.rows(block) for block in blocks]), plain)
 
 

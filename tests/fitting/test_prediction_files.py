@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from deepbasis import DeepBasisRegressor, budget, storage
 from deepbasis.errors import FileFormatError, InputError
-from deepbasis.tables.predicted import Wanted
+from deepbasis.tables.predictions import PredictionColumns
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")
 
@@ -107,7 +107,9 @@ def test_a_category_of_a_csv_is_its_text_and_an_id_too(tmp_path):
     assert told["key"].fillna("").tolist() == new["key"].tolist()
     assert told["zip"].tolist() == new["zip"].tolist()
     assert told["size"].tolist() == [repr(float(size)) for size in new["size"]]
-    model.predict_file(tmp_path / "new" / "a.csv", tmp_path / "one.parquet", Wanted(), ["key", "zip", "size"])
+    model.predict_file(
+        tmp_path / "new" / "a.csv", tmp_path / "one.parquet", PredictionColumns(), ["key", "zip", "size"]
+    )
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "one.parquet"), told[:3])
 
 
@@ -120,7 +122,7 @@ def test_categories_that_were_numbers_are_found_by_their_value(tmp_path, cells):
     written = train["shop"].astype(object)
     written = written.astype(str).str.lower() if True in cells else written.astype(float)
     train.assign(shop=written).to_csv(tmp_path / "t.csv", index=False)
-    model.predict_file(tmp_path / "t.csv", tmp_path / "out.parquet", Wanted())
+    model.predict_file(tmp_path / "t.csv", tmp_path / "out.parquet", PredictionColumns())
     expected = model.predict(train[["size", "shop"]])
     np.testing.assert_allclose(pd.read_parquet(tmp_path / "out.parquet")["mean"], expected, rtol=1e-9)
 
@@ -131,7 +133,7 @@ def test_columns_by_place_are_text_where_they_were(tmp_path):
     model.fit(train[["size", "zip"]].set_axis([0, 1], axis=1), train["price"])
     new = train[["order", "size", "zip"]][train["zip"] != "K1"]
     new.to_csv(tmp_path / "t.csv", index=False)
-    model.predict_file(tmp_path / "t.csv", tmp_path / "out.parquet", Wanted(), ["order"])
+    model.predict_file(tmp_path / "t.csv", tmp_path / "out.parquet", PredictionColumns(), ["order"])
     expected = model.predict(new[["size", "zip"]].set_axis([0, 1], axis=1))
     np.testing.assert_allclose(pd.read_parquet(tmp_path / "out.parquet")["mean"], expected, rtol=1e-9)
 
@@ -201,11 +203,11 @@ def test_a_model_of_an_array_takes_columns_by_place(tmp_path):
     X = np.random.default_rng(0).normal(size=(60, 2))
     model = DeepBasisRegressor(method="dbk-silu", epochs=2, members=1, rank=4, width=4, random_state=0).fit(X, X[:, 0])
     pd.DataFrame(X, columns=["a", "b"]).assign(k=range(60)).to_parquet(tmp_path / "t.parquet", index=False)
-    model.predict_file(tmp_path / "t.parquet", tmp_path / "out.parquet", Wanted(), ["k"])
+    model.predict_file(tmp_path / "t.parquet", tmp_path / "out.parquet", PredictionColumns(), ["k"])
     told = pd.read_parquet(tmp_path / "out.parquet")
     np.testing.assert_allclose(told["mean"], model.predict(X), rtol=1e-9)
     with pytest.raises(InputError, match=r"t.parquet' has 3 columns beside .*array of 2 without names"):
-        model.predict_file(tmp_path / "t.parquet", tmp_path / "other.parquet", Wanted())
+        model.predict_file(tmp_path / "t.parquet", tmp_path / "other.parquet", PredictionColumns())
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------

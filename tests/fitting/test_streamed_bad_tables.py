@@ -12,7 +12,6 @@ import pytest
 from pyarrow import parquet
 
 from deepbasis.errors import FileFormatError, InputError
-from deepbasis.tables import csv_blocks
 from support.streams import DROP, LENGTHS, epoch_of, frame, small, survey_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # a few steps do not make a model
@@ -54,9 +53,7 @@ def test_a_bad_cell_is_named_with_its_file_and_row(tmp_path, change, words):
 
 
 @pytest.mark.parametrize("role", ["target", "validation target", "weight"])
-def test_text_among_the_numbers_of_a_csv_is_named_with_its_file_row_and_value(folder, tmp_path, monkeypatch, role):
-    """Also in a later block than the first."""
-    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 2_000)
+def test_text_among_the_numbers_of_a_csv_is_named_with_its_file_row_and_value(folder, tmp_path, role):
     table = frame(200, 8).astype({"price": object, "weight": object})
     table.loc[150, "weight" if role == "weight" else "price"] = "n.a. yet"
     table.to_csv(tmp_path / "t.csv", index=False)

@@ -18,7 +18,7 @@ from deepbasis.engine.training import train
 from deepbasis.errors import InputError
 from deepbasis.planning import make_plan
 from deepbasis.starting import starting_noise, straight_line
-from deepbasis.tables.sources import Source
+from deepbasis.tables.source import Source
 from support.streams import DROP, LENGTHS, encoder_of, epoch_of, frame, small, survey_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # a few steps do not make a model

@@ -14,8 +14,8 @@ from deepbasis import DeepBasisRegressor, streaming
 from deepbasis.budget import Sizes
 from deepbasis.engine.distributed import ALONE
 from deepbasis.planning import make_plan
-from deepbasis.tables.scanning import Roles
-from deepbasis.tables.sources import Source
+from deepbasis.tables.roles import Roles
+from deepbasis.tables.source import Source
 
 LENGTHS = (700, 300, 0, 1100)
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from deepbasis.errors import InputError
-from deepbasis.tables.arrow import Block
-from deepbasis.tables.files import to_pandas
+from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.reading import arrow_column, kind_of, read_column
+from deepbasis.tables.source import to_pandas
 
 ZONE = dt.timezone(dt.timedelta(hours=3))
 COLUMNS = {
@@ -78,7 +78,7 @@ def test_a_hole_inside_a_dictionary_is_a_hole():
 @pytest.mark.parametrize(("name", "words"), [("c", "infinite"), ("d", "outside 1678")])
 def test_what_is_wrong_is_told_with_its_row_in_the_file(name, words):
     dates = pa.array([1, 10**17], pa.timestamp("ms"))
-    block = Block("'part.parquet'", 1000, pa.table({"c": [1.0, np.inf], "d": dates}))
+    block = FileBlock("'part.parquet'", 1000, pa.table({"c": [1.0, np.inf], "d": dates}))
     with pytest.raises(InputError, match=rf"^'part.parquet': column '{name}' .*{words}") as refused, block.located():
         block.column(name)
     assert "row 1001 (counting from 0)" in str(refused.value)

@@ -9,6 +9,7 @@ import sys
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,11 @@ from pyarrow import parquet
 
 from deepbasis import storage
 from deepbasis.errors import DeepBasisError, FileFormatError, InputError
-from deepbasis.tables import csv_text, files
-from deepbasis.tables.files import check_output, read_table, write_table
+from deepbasis.registry import FORMATS
+from deepbasis.tables.formats.csv import check_text
+from deepbasis.tables.output import check_output, write_table
+from deepbasis.tables.places import Place, load
+from deepbasis.tables.source import Source, read_table
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ def csv_table(tmp_path: Path, text: str | bytes, name: str = "table.csv") -> pd.
 # ---- what is read ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", files.ENDINGS)
+@pytest.mark.parametrize("ending", [*FORMATS])
 def test_what_is_written_comes_back(tmp_path, mixed, ending):
     path = tmp_path / f"Table.{ending[1:].upper()}"
     write_table(mixed, path)
@@ -123,12 +127,12 @@ KEYS = ["00123", "1001", "", "9007199254740993", "NA", "1.10", "TRUE", "12:30", 
 def test_columns_to_be_copied_are_the_text_of_their_cells(tmp_path, ending):
     table = pd.DataFrame({"x": range(len(KEYS)), "key": KEYS, "number": "1.10"})
     write_table(table, tmp_path / f"t{ending}")
-    loaded = files.load(tmp_path / f"t{ending}")
+    loaded = Source.open(load(tmp_path / f"t{ending}"))
     copied = loaded.copied(["number", "key"])
     assert list(copied.columns) == ["number", "key"]
     assert copied["key"].fillna("").tolist() == KEYS
     assert copied["key"].isna().tolist() == [key == "" for key in KEYS]
-    assert loaded.table(["number"])["number"].tolist() == [1.1] * len(KEYS)  # and read, it is what it is
+    assert loaded.to_pandas(["number"])["number"].tolist() == [1.1] * len(KEYS)  # and read, it is what it is
     assert loaded.copied([]).shape[1] == 0
 
 
@@ -146,7 +150,7 @@ def test_columns_of_parquet_are_copied_as_what_they_are(tmp_path):
         }
     )
     parquet.write_table(table, tmp_path / "t.parquet")
-    copied = files.load(tmp_path / "t.parquet").copied(table.schema.names)
+    copied = Source.open(load(tmp_path / "t.parquet")).copied(table.schema.names)
     write_table(copied, tmp_path / "copy.parquet")
     back = parquet.read_table(tmp_path / "copy.parquet")
     assert back.to_pydict() == table.to_pydict()
@@ -231,7 +235,8 @@ def test_a_nested_column_does_no_harm_where_it_is_not_read(tmp_path):
 
 
 def test_standard_input_and_output_are_csv():
-    code = "from deepbasis.tables.files import *; write_table(read_table('-', ['b', 'a']), '-')"
+    code = "from deepbasis.tables.output import *; from deepbasis.tables.source import *; "
+    code += "write_table(read_table('-', ['b', 'a']), '-')"
     done = subprocess.run(
         [sys.executable, "-c", code], input="a,b\n1,é\n", capture_output=True, encoding="utf-8", check=False
     )
@@ -333,13 +338,16 @@ def test_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "words"), [(errno.EACCES, "permission denied"), (errno.EIO, "cannot be read")])
-def test_a_file_that_the_system_does_not_give(tmp_path, monkeypatch, code, words):
-    def refuse(path: Path) -> bytes:
-        raise OSError(code, os.strerror(code), str(path))
+def test_a_file_that_the_system_does_not_give(code, words):
+    class Refusing:
+        def open_input_file(self, path: str) -> Any:
+            raise OSError(code, os.strerror(code), path)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(InputError, match=words):
-        read_table(tmp_path / "t.csv")
+    for name in ("t.csv", "t.parquet"):
+        with pytest.raises(InputError, match=rf"^'{name}'.*{words}"):
+            Source.open(Place(name, name, Refusing()))
+        with pytest.raises(InputError, match=rf"^'{name}'.*{words}"):
+            Place(name, name, Refusing()).loaded()
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
@@ -357,12 +365,11 @@ def test_many_columns_are_not_all_listed(tmp_path):
         read_table(tmp_path / "table.csv", ["zzz"])
 
 
-def test_the_place_of_a_bad_byte_beyond_the_first_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_text, "_PIECE", 7)
-    text = "a\n" + "é\n" * 20
-    assert len(csv_table(tmp_path, text)) == 20
+def test_the_place_of_a_bad_byte_beyond_the_first_piece():
+    content = ("a\n" + "é\n" * 20).encode()
+    check_text(content, Place("t.csv", "t.csv"), piece_bytes=7)
     with pytest.raises(FileFormatError, match=r"byte 62 \(line 22\) is 0xff"):
-        csv_table(tmp_path, text.encode() + b"\xff\n")
+        check_text(content + b"\xff\n", Place("t.csv", "t.csv"), piece_bytes=7)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -397,10 +404,10 @@ def test_an_ending_that_cannot_be_written(tmp_path, mixed):
 
 def test_an_output_is_looked_at_before_the_work(tmp_path):
     (tmp_path / "in.csv").touch()
-    check_output(tmp_path / "new.csv", endings=files.ENDINGS, inputs=[tmp_path / "in.csv", None, "-"])
+    check_output(tmp_path / "new.csv", endings=[*FORMATS], inputs=[tmp_path / "in.csv", None, "-"])
     assert os.listdir(tmp_path) == ["in.csv"]
     with pytest.raises(InputError, match="must end in"):
-        check_output(tmp_path / "new.txt", endings=files.ENDINGS)
+        check_output(tmp_path / "new.txt", endings=[*FORMATS])
     with pytest.raises(InputError, match="is a folder"):
         check_output(tmp_path)
     with pytest.raises(InputError, match="it is also read"):

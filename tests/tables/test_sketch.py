@@ -88,21 +88,6 @@ def test_merging_workers_is_within_the_bound_too():
         assert abs(rank - q) <= whole.rank_error / len(values) + 1e-4
 
 
-def test_it_comes_back_from_arrays():
-    sketch = sketched(np.array_split(np.random.default_rng(4).standard_normal(100_000), 7))
-    again = QuantileSketch.from_state({name: array.copy() for name, array in sketch.state().items()})
-    assert again.rank_error == sketch.rank_error
-    for ours, theirs in zip(again.distribution(), sketch.distribution(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    more = np.random.default_rng(5).standard_normal(10_000)
-    again.add(more)
-    sketch.add(more)
-    np.testing.assert_array_equal(again.distribution()[0], sketch.distribution()[0])
-    empty = QuantileSketch.from_state(QuantileSketch().state())
-    assert empty.exact
-    assert len(empty.distribution()[0]) == 0
-
-
 @given(
     st.lists(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=20), max_size=8),
 )

@@ -10,7 +10,7 @@ import typer
 from deepbasis.commands.options import OUTPUT, Debug, option
 from deepbasis.commands.printing import console, text_table
 from deepbasis.errors import InputError
-from deepbasis.tables import files
+from deepbasis.tables.output import check_output, writing
 
 
 def demo(
@@ -30,7 +30,7 @@ def demo(
     if not Path(out).is_dir():
         raise InputError(f"--out '{out}' is not a folder: create it, or choose another")
     place = Path(out) / "demo.png"
-    files.check_output(place)
+    check_output(place)
     from deepbasis import plots
 
     plots.new_figure(1, 1)  # is matplotlib there? Ask before the work, not after it.
@@ -40,7 +40,8 @@ def demo(
     size = experiment.QUICK if quick else experiment.FULL
     with ProgressBar() as bar:
         result = experiment.run(size, seed=seed, progress=lambda name: bar)
-    files.write_bytes(place, plots.png(experiment.figure(result)))
+    with writing(place) as file:
+        file.write(plots.png(experiment.figure(result)))
     _print_demo(result, quick)
     typer.echo(f"The figure is in {place}")
 

@@ -10,11 +10,10 @@ import typer
 from deepbasis.commands.failures import notices
 from deepbasis.commands.options import TABLE, Debug, Json, Model, Target
 from deepbasis.commands.printing import console, print_json, text_table
-from deepbasis.commands.tables import load_model, new_table, target_values
+from deepbasis.commands.tables import load_model, new_table
 from deepbasis.commands.wording import table_named
 from deepbasis.errors import InputError
-from deepbasis.tables import files
-from deepbasis.tables.places import is_many
+from deepbasis.tables.places import is_many, load
 
 
 def evaluate(
@@ -34,10 +33,13 @@ def evaluate(
         raise InputError(f"TEST '{test}' is a folder or a pattern, and evaluate takes one file: give the name of one")
     with notices(quiet=False):
         regressor = load_model(model)
-        table = files.load(test)
-        X = new_table(regressor, table, [target])
+        from deepbasis.tables.roles import read_target
+
+        table = load(test)
+        _, X = new_table(regressor, table, [target])
+        y = read_target(table, target)
         with table_named(test):
-            scores = regressor.evaluate(X, target_values(table.table([target]), target, test))
+            scores = regressor.evaluate(X, y)
     if as_json:
         print_json({"rows": len(X), **scores})
     else:

@@ -30,11 +30,12 @@ from deepbasis.commands.options import (
     option,
 )
 from deepbasis.commands.printing import print_json
-from deepbasis.commands.tables import check_model_path, check_roles
+from deepbasis.commands.tables import check_model_path
 from deepbasis.commands.together import working_together
 from deepbasis.commands.wording import number_or_auto, options_named, true_false_or_auto
 from deepbasis.errors import InputError
-from deepbasis.tables import files
+from deepbasis.tables.output import cannot_write
+from deepbasis.tables.places import STANDARD
 
 if TYPE_CHECKING:
     from deepbasis.estimator import DeepBasisRegressor
@@ -127,11 +128,13 @@ def fit(
 
     [bold]deepbasis fit[/bold] years/ -t units --memory 2GiB --checkpoint years.ckpt --out years.safetensors
     """
+    from deepbasis.tables.roles import check_distinct
+
     files_read = [train, validation]
-    if files_read == [files.STANDARD] * 2:
+    if files_read == [STANDARD] * 2:
         raise InputError("TRAIN and --validation cannot both be standard input: give one of them as a file")
     columns = Columns(target, weight, groups, drop or [])
-    check_roles(target, weight, groups, columns.drop)
+    check_distinct(target, weight, groups, columns.drop, named=lambda role: f"--{role}")
     check_model_path(out, files_read)
     scale = Scale(memory, stream, max_steps, checkpoint)
     scale.check(train, out)
@@ -182,7 +185,7 @@ def _save(model: DeepBasisRegressor, out: str) -> None:
     try:
         model.save(out)
     except OSError as error:
-        raise InputError(files.cannot_write(out, error)) from None
+        raise cannot_write(out, error) from None
 
 
 def _tell_of_fit(model: DeepBasisRegressor, out: str, seconds: float, warned: list[str], as_json: bool) -> None:

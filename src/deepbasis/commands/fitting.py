@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deepbasis.budget import parse_memory
-from deepbasis.commands.tables import training_table, validation_table
+from deepbasis.commands.tables import training_table
 from deepbasis.commands.wording import table_named
 from deepbasis.errors import InputError
-from deepbasis.tables import files
-from deepbasis.tables.places import is_many
+from deepbasis.tables.output import check_output
+from deepbasis.tables.places import STANDARD, is_many
 
 if TYPE_CHECKING:
     from deepbasis.engine.distributed import Team
@@ -46,7 +46,7 @@ class Scale:
 
     def check(self, train: str, out: str) -> None:
         """Before anything heavy is imported."""
-        if train == files.STANDARD and self.wanted:
+        if train == STANDARD and self.wanted:
             raise InputError(
                 "standard input is read at once: --memory, --stream, --max-steps and --checkpoint are for files"
             )
@@ -54,7 +54,7 @@ class Scale:
         if self.checkpoint is not None:
             if out == self.checkpoint or re.fullmatch(re.escape(self.checkpoint) + r"\.\d+", out):
                 raise InputError("--checkpoint and --out are the same file: give the checkpoint a name of its own")
-            files.check_output(self.checkpoint, inputs=[train])
+            check_output(self.checkpoint, inputs=[train])
 
 
 def check_memory(memory: str | None) -> None:
@@ -66,24 +66,24 @@ def check_memory(memory: str | None) -> None:
 
 def is_large(path: str | None) -> bool:
     """A folder, a pattern, or a file that may not fit into memory."""
-    if path is None or path == files.STANDARD:
+    if path is None or path == STANDARD:
         return False
     return is_many(path) or (os.path.isfile(path) and os.path.getsize(path) >= _LARGE)
 
 
 def fit_table(model: DeepBasisRegressor, train: str, validation: str | None, columns: Columns) -> None:
     """One table, read at once."""
-    X, y, sample_weight, labels = training_table(train, columns.target, columns.weight, columns.groups, columns.drop)
-    checked = None if validation is None else validation_table(validation, columns.target, X)
+    table, aside = training_table(train, validation, columns.target, columns.weight, columns.groups, columns.drop)
+    X_val, y_val = (None, None) if aside is None else (aside.X, aside.y)
     with table_named(train, validation):
-        model.fit(X, y, sample_weight, labels, *(checked or (None, None)))
+        model.fit(table.X, table.y, table.weight, table.groups, X_val, y_val)
 
 
 def fit_files(
     model: DeepBasisRegressor, train: str, validation: str | None, columns: Columns, scale: Scale, team: Team
 ) -> None:
     """A table in files, read at once or piece by piece, by one worker or several."""
-    if files.STANDARD in (train, validation):
+    if STANDARD in (train, validation):
         raise InputError("standard input cannot be read beside other files or by several workers: give it as a file")
     with table_named(train, validation):
         model.fit_dataset(

@@ -15,14 +15,15 @@ from deepbasis.commands.tables import load_model, new_table
 from deepbasis.commands.together import working_together
 from deepbasis.commands.wording import options_named, table_named
 from deepbasis.errors import InputError
-from deepbasis.tables import files
-from deepbasis.tables.places import is_many
-from deepbasis.tables.predicted import Wanted
+from deepbasis.registry import FORMATS
+from deepbasis.tables.output import check_out_folder, check_output, write_table
+from deepbasis.tables.places import STANDARD, is_many, load
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from deepbasis.estimator import DeepBasisRegressor
+    from deepbasis.tables.predictions import PredictionColumns
 
 
 def predict(
@@ -42,7 +43,7 @@ def predict(
             "Where to write: .csv, .csv.gz or .parquet; '-' is CSV on standard output. For a folder, a folder.",
             OUTPUT,
         ),
-    ] = files.STANDARD,
+    ] = STANDARD,
     ids: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,42 +76,47 @@ def predict(
 
     [bold]deepbasis predict[/bold] model.safetensors years/ --out predictions/ --memory 2GiB
     """
+    from deepbasis.tables.predictions import PredictionColumns
+
     levels = None if quantiles is None else _levels(quantiles)
     interval = _coverage(coverage) if coverage is not None else None if levels else 0.95
-    wanted = Wanted(interval, tuple(levels or ()))
+    wanted = PredictionColumns(interval, tuple(levels or ()))
     _check_ids(ids or [], wanted.names)
     check_memory(memory)
     if is_many(new):
         _predict_files(model, new, out, wanted, ids or [], memory)
         return
-    if out != files.STANDARD:
-        files.check_output(out, endings=files.ENDINGS, inputs=[model, new])
+    if out != STANDARD:
+        check_output(out, endings=tuple(FORMATS), inputs=[model, new])
     with notices(quiet=False):
         regressor = load_model(model)
         if is_large(new) and out.lower().endswith(".parquet"):
             regressor.predict_file(new, out, wanted, ids or [], memory)
             return
         table = _predicted_table(regressor, new, wanted, ids or [])
-    files.write_table(table, out)
+    write_table(table, out)
 
 
-def _predicted_table(regressor: DeepBasisRegressor, new: str, wanted: Wanted, ids: Sequence[str]) -> pd.DataFrame:
+def _predicted_table(
+    regressor: DeepBasisRegressor, new: str, wanted: PredictionColumns, ids: Sequence[str]
+) -> pd.DataFrame:
     import pandas as pd
 
-    table = files.load(new)
-    kept, X = table.copied(ids), new_table(regressor, table, ids)
+    source, X = new_table(regressor, load(new), ids)
     with table_named(new):
         numbers = wanted.numbers(regressor.predict_dist(X))
-    return pd.concat([kept, pd.DataFrame(dict(zip(wanted.names, numbers, strict=True)))], axis=1)
+    return pd.concat([source.copied(ids), pd.DataFrame(dict(zip(wanted.names, numbers, strict=True)))], axis=1)
 
 
-def _predict_files(model: str, new: str, out: str, wanted: Wanted, ids: Sequence[str], memory: str | None) -> None:
+def _predict_files(
+    model: str, new: str, out: str, wanted: PredictionColumns, ids: Sequence[str], memory: str | None
+) -> None:
     """Many files to a folder of as many."""
-    if out == files.STANDARD:
+    if out == STANDARD:
         raise InputError(
             f"--out must be a folder where NEW is one ('{new}'): predictions are a file for each of its own"
         )
-    files.check_out_folder(out)
+    check_out_folder(out)
     with working_together() as team, notices(quiet=not team.first), options_named(), table_named(new):
         load_model(model).predict_dataset(
             new,

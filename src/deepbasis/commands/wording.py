@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from deepbasis.commands.options import AUTO
 from deepbasis.errors import InputError
-from deepbasis.tables import files
+from deepbasis.tables.places import display_name
 
 FROM_0 = "(counting from 0)"
 
@@ -71,7 +71,7 @@ def table_named(path: str, validation: str | None = None) -> Iterator[None]:
         found = re.match(r"(X_val|X)(: X)?(?=[ :])", str(error))
         if found is None:
             raise
-        name = files.display_name(validation if found[1] == "X_val" and validation is not None else path)
+        name = display_name(validation if found[1] == "X_val" and validation is not None else path)
         raise InputError(f"{name}{str(error)[found.end() :]}") from error
 
 

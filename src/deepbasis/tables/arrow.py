@@ -16,7 +16,7 @@ FROM_0 = "(counting from 0)"
 
 
 @dataclass(frozen=True)
-class Block:
+class FileBlock:
     """Some rows of a file that lie together."""
 
     name: str
@@ -24,9 +24,9 @@ class Block:
     first_row: int
     """In the file, counting from 0."""
     table: Any
-    """A pyarrow Table or RecordBatch."""
+    """A pyarrow Table."""
     copied: Any = None
-    """Columns of the same rows that are handed on and not looked at, as another; None where there are none."""
+    """Columns of the same rows that are handed on as they are, as another."""
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -43,3 +43,17 @@ class Block:
             text = re.sub(r"^X(?=[: ])", self.name, str(error))
             text = re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + self.first_row} {FROM_0}", text, count=1)
             raise type(error)(text) from None
+
+
+def check_type(type_: Any, column: str, name: str) -> None:
+    """Refuse what no column can be made of, in the file called `name`."""
+    import pyarrow.types as types
+
+    if types.is_dictionary(type_):
+        type_ = type_.value_type
+    if types.is_nested(type_):
+        raise InputError(
+            f"{name}: column '{column}' is nested ({type_}); spread it over columns of plain values, or drop it"
+        )
+    if types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_):
+        raise InputError(f"{name}: column '{column}' holds raw bytes; convert it to text or numbers, or drop it")

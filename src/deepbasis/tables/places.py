@@ -1,6 +1,7 @@
-"""The files of a table that is spread over many: a folder, a pattern, a list of files or a pyarrow data set.
+"""Files and columns by their names: which files hold a table, which columns are meant, what messages call them.
 
-Their order is that of their names, the same on every machine: a row is known by its file's place in it.
+A table may be one file, a folder, a pattern, a list of files or a pyarrow data set. The order of its files is that of
+their names, the same on every machine: a row is known by its file's place in it.
 """
 
 from __future__ import annotations
@@ -8,13 +9,20 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from deepbasis.errors import InputError
-from deepbasis.tables.naming import ENDINGS, STANDARD, either, ending, listed
+from deepbasis.registry import FORMATS
+
+STANDARD = "-"
+"""The name that stands for standard input or standard output, as in most commands; both are CSV."""
 
 _WILD = re.compile(r"[*?]|\[[^]]+\]")  # what makes a name a pattern
 
@@ -30,51 +38,75 @@ class Place:
     """Of pyarrow; None is this machine's."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Columns that the folders' names hold: year=2021/part.parquet."""
+    content: bytes | None = field(default=None, repr=False)
+    """All of it, where it was read already."""
 
     @property
     def name(self) -> str:
         """How messages call it."""
-        return f"'{self.path}'"
+        return display_name(self.path)
 
     @property
     def ending(self) -> str:
-        return ending(Path(self.path))
+        return ".csv" if self.path == STANDARD else ending(self.path)
+
+    @property
+    def stem(self) -> str:
+        """Its relative name without the ending."""
+        return self.relative[: -len(self.ending)]
+
+    @property
+    def in_memory(self) -> bool:
+        return self.content is not None
 
     def open(self) -> Any:
         """A pyarrow file for reading at random."""
         import pyarrow as pa
 
-        with self.refusals():
+        if self.content is not None:
+            return pa.BufferReader(self.content)
+        with _refusals(self.name):
             return pa.OSFile(self.path) if self.filesystem is None else self.filesystem.open_input_file(self.path)
+
+    def loaded(self) -> Place:
+        """The same in memory."""
+        with self.open() as file, _refusals(self.name):
+            return replace(self, content=file.read())
 
     def identity(self) -> tuple[int, int]:
         """Size, and time of the last change in nanoseconds: another content has another identity."""
-        with self.refusals():
+        with _refusals(self.name):
             if self.filesystem is None:
                 status = os.stat(self.path)
                 return status.st_size, status.st_mtime_ns
             info = self.filesystem.get_file_info(self.path)
             return int(info.size or 0), int(info.mtime_ns or 0)
 
-    def refusals(self) -> Refusals:
-        return Refusals(self)
+
+@contextmanager
+def _refusals(name: str) -> Iterator[None]:
+    """What the system refuses becomes an `InputError` with the file's name."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{name} does not exist: check the path") from None
+    except PermissionError:
+        raise InputError(f"{name} cannot be read: permission denied; ask for the right to read it") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
-@dataclass(frozen=True)
-class Refusals:
-    """What the system refuses, as an `InputError` with the file's name."""
+# ---- files -----------------------------------------------------------------------------------------------------------
 
-    place: Place
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, FileNotFoundError):
-            raise InputError(f"{self.place.name} does not exist: check the path") from None
-        if isinstance(error, OSError):
-            reason = (error.strerror or str(error)).lower()
-            raise InputError(f"{self.place.name} cannot be read: {reason}") from None
+def load(path: str | os.PathLike[str]) -> Place:
+    """One file, or standard input, in memory: for several looks at it, since standard input can be read only once."""
+    text = os.fspath(path)
+    if text == STANDARD:
+        return Place(STANDARD, STANDARD, content=sys.stdin.buffer.read())
+    if os.path.isdir(text):
+        raise InputError(f"{display_name(path)} is a folder: give the name of one file in it")
+    return _file(text).loaded()
 
 
 def is_many(path: str | os.PathLike[str]) -> bool:
@@ -84,48 +116,68 @@ def is_many(path: str | os.PathLike[str]) -> bool:
 
 
 def find_places(data: Any) -> list[Place]:
-    """The tables of a folder (and of those below it), a pattern such as "sales/*.parquet", a list of files, or a
-    pyarrow data set, in the order of their names; at least one, and all of one kind."""
+    """The files of a folder (and of those below it), a pattern such as "sales/*.parquet", a list of files, a pyarrow
+    data set, or a place, in the order of their names; at least one, and all of one kind."""
     if hasattr(data, "get_fragments"):
         places = _of_dataset(data)
-    elif isinstance(data, str | os.PathLike):
-        places = _of_path(os.fspath(data))
-    elif isinstance(data, Sequence) and data and all(isinstance(one, str | os.PathLike) for one in data):
-        places = [place for one in data for place in _of_path(os.fspath(one))]
+    elif isinstance(data, Place | str | os.PathLike):
+        places = _of_path(data)
+    elif isinstance(data, Sequence) and data and all(isinstance(one, Place | str | os.PathLike) for one in data):
+        places = [place for one in data for place in _of_path(one)]
     else:
         raise InputError(
             f"a data set must be a folder, a pattern, a list of files or a pyarrow data set, got {data!r:.80}"
         )
     places = sorted(places, key=lambda place: (place.relative, place.path))
-    kinds = sorted({place.ending for place in places})
-    if ".parquet" in kinds and len(kinds) > 1:
+    if len({place.ending.removesuffix(".gz") for place in places}) > 1:
+        called = display_name(data) if isinstance(data, str | os.PathLike) else "the data set"
         raise InputError(
-            f"{_called(data)} holds tables of several kinds ({listed(kinds)}): choose one by a pattern such as "
-            "'*.parquet'"
+            f"{called} holds tables of several kinds ({listed(sorted({place.ending for place in places}))}): choose "
+            "one by a pattern such as '*.parquet'"
         )
     return places
 
 
-def _of_path(path: str) -> list[Place]:
+def ending(path: str | os.PathLike[str]) -> str:
+    """The one of `FORMATS` that a file's name has."""
+    name = os.path.basename(os.fspath(path)).lower()
+    found = [one for one in FORMATS if name.endswith(one)]
+    if not found:
+        remedy = "rename or convert the file"
+        raise InputError(f"'{os.fspath(path)}': the name of a table must end in {either(list(FORMATS))}; {remedy}")
+    return max(found, key=len)
+
+
+def _of_path(data: Place | str | os.PathLike[str]) -> list[Place]:
+    if isinstance(data, Place):
+        return [data]
+    path = os.fspath(data)
     if os.path.isdir(path):
         return _of_folder(path)
-    if _is_pattern(path) and not os.path.exists(path):
+    if is_many(path):
         return _of_pattern(path)
+    return [_file(path)]
+
+
+def _file(path: str) -> Place:
     if not os.path.exists(path):
         raise InputError(f"'{path}' does not exist: check the path")
-    ending(Path(path))  # a name that says what it is
-    return [Place(path, os.path.basename(path))]
+    ending(path)  # a name that says what it is
+    return Place(path, os.path.basename(path))
 
 
 def _of_folder(folder: str) -> list[Place]:
     found = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        found += [os.path.join(place, name) for name in names if _is_table(name)]
+        found += [
+            os.path.join(place, name)
+            for name in names
+            if not name.startswith((".", "_")) and name.lower().endswith(tuple(FORMATS))
+        ]
     if not found:
-        raise InputError(f"'{folder}' holds no table: no file in it, or below, ends in {either(ENDINGS)}")
-    relatives = [Path(os.path.relpath(path, folder)).as_posix() for path in found]
-    return _with_constants(found, relatives)
+        raise InputError(f"'{folder}' holds no table: no file in it, or below, ends in {either(list(FORMATS))}")
+    return _with_constants(found, folder)
 
 
 def _of_pattern(pattern: str) -> list[Place]:
@@ -133,21 +185,20 @@ def _of_pattern(pattern: str) -> list[Place]:
     if not found:
         raise InputError(f"no file matches '{pattern}': check the pattern")
     for path in found:
-        ending(Path(path))
+        ending(path)
     wild = _WILD.search(pattern)
-    fixed = os.path.dirname(pattern[: wild.start() if wild else None])
-    relatives = [Path(os.path.relpath(path, fixed or ".")).as_posix() for path in found]
-    return _with_constants(found, relatives)
+    return _with_constants(found, os.path.dirname(pattern[: wild.start() if wild else None]) or ".")
 
 
-def _with_constants(paths: Sequence[str], relatives: Sequence[str]) -> list[Place]:
+def _with_constants(paths: Sequence[str], folder: str) -> list[Place]:
     """year=2021/part.parquet has a column `year`, of numbers if every file's is one."""
+    relatives = [Path(os.path.relpath(path, folder)).as_posix() for path in paths]
     words = [dict(part.split("=", 1) for part in Path(one).parts[:-1] if "=" in part) for one in relatives]
-    numeric = {key for one in words for key in one if all(_is_integer(other.get(key, "0")) for other in words)}
+    keys = {key for one in words for key in one}
+    numeric = {key for key in keys if all(re.fullmatch(r"-?\d+", one.get(key, "0")) for one in words)}
     constants = [{key: int(value) if key in numeric else value for key, value in one.items()} for one in words]
-    return [
-        Place(path, relative, constants=own) for path, relative, own in zip(paths, relatives, constants, strict=True)
-    ]
+    found = zip(paths, relatives, constants, strict=True)
+    return [Place(path, relative, constants=own) for path, relative, own in found]
 
 
 def _of_dataset(dataset: Any) -> list[Place]:
@@ -168,12 +219,12 @@ def _of_dataset(dataset: Any) -> list[Place]:
     if not fragments:
         raise InputError("the pyarrow data set has no files")
     folder = os.path.commonpath([os.path.dirname(fragment.path) for fragment in fragments])
-    local = isinstance(dataset.filesystem, LocalFileSystem)
+    filesystem = None if isinstance(dataset.filesystem, LocalFileSystem) else dataset.filesystem
     return [
         Place(
             fragment.path,
             Path(os.path.relpath(fragment.path, folder)).as_posix(),
-            None if local else dataset.filesystem,
+            filesystem,
             get_partition_keys(fragment.partition_expression),
         )
         for fragment in fragments
@@ -184,13 +235,69 @@ def _is_pattern(path: str) -> bool:
     return _WILD.search(path) is not None
 
 
-def _is_table(name: str) -> bool:
-    return not name.startswith((".", "_")) and name.lower().endswith(ENDINGS)
+# ---- columns ---------------------------------------------------------------------------------------------------------
 
 
-def _is_integer(text: str) -> bool:
-    return re.fullmatch(r"-?\d+", text) is not None
+@dataclass(frozen=True)
+class ColumnSelection:
+    """The columns that are wanted: `columns` in that order, or all but those in `drop`."""
+
+    columns: Sequence[str] | None = None
+    drop: Collection[str] = ()
+    text: Collection[str] = ()
+    """Those that are text whatever stands in them, where a format has no types of its own."""
+
+    def of(self, names: Sequence[str], place: Place) -> list[str]:
+        """Of a file with these columns, and of the constants of its place."""
+        have = [*names, *(name for name in place.constants if name not in names)]
+        if self.columns is None:
+            check_unique(have, place.name)
+            check_present(have, self.drop, place.name)
+            return [name for name in have if name not in self.drop]
+        check_present(have, self.columns, place.name)
+        check_unique([name for name in have if name in self.columns], place.name)
+        return list(self.columns)
+
+    def inside(self, names: Sequence[str], place: Place) -> list[str]:
+        """Those of them that the file itself must give."""
+        return [name for name in self.of(names, place) if name not in place.constants]
 
 
-def _called(data: Any) -> str:
-    return f"'{os.fspath(data)}'" if isinstance(data, str | os.PathLike) else "the data set"
+def check_unique(names: Sequence[str], name: str) -> None:
+    twice = [column for column, number in Counter(names).items() if number > 1]
+    if twice:
+        raise InputError(f"{name} has more than one column named '{twice[0]}': give each a name of its own")
+
+
+def check_present(have: Sequence[str], wanted: Iterable[str], name: str) -> None:
+    for column in wanted:
+        if column not in have:
+            near = get_close_matches(column, [str(one) for one in have], n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"it has {listed(have)}"
+            raise InputError(f"{name} has no column '{column}'; {hint}")
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def display_name(path: str | os.PathLike[str]) -> str:
+    """How messages speak of a file."""
+    return "standard input" if os.fspath(path) == STANDARD else f"'{os.fspath(path)}'"
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def either(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def count(number: int, word: str) -> str:
+    """ "1 row", "2 rows"."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join((str(error).strip() or type(error).__name__).split())[:200]

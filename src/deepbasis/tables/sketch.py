@@ -11,7 +11,6 @@ No random numbers: the same pieces in the same order give the same sketch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -106,23 +105,3 @@ class QuantileSketch:
         values = np.concatenate([np.empty(0), *(summary.values for summary in present)])
         mass = np.concatenate([np.empty(0), *(summary.mass for summary in present)])
         return _grouped(values, mass) if len(values) else (values, mass)
-
-    def state(self) -> dict[str, Array]:
-        present = [(level, summary) for level, summary in enumerate(self.levels) if summary is not None]
-        return {
-            "values": np.concatenate([np.empty(0), *(summary.values for _, summary in present)]),
-            "mass": np.concatenate([np.empty(0), *(summary.mass for _, summary in present)]),
-            "errors": np.array([summary.error for _, summary in present]),
-            "sizes": np.array([len(summary.values) for _, summary in present], dtype=np.int64),
-            "levels": np.array([level for level, _ in present], dtype=np.int64),
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Array]) -> QuantileSketch:
-        sketch = cls()
-        start = 0
-        for level, size, error in zip(state["levels"], state["sizes"], state["errors"], strict=True):
-            part = slice(start, start + int(size))
-            sketch._put(Summary(state["values"][part], state["mass"][part], float(error)), int(level))
-            start += int(size)
-        return sketch

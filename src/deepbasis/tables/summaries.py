@@ -8,7 +8,6 @@ Quantiles are a sketch's (see `sketch.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,13 +68,6 @@ class Moments:
         self.mass = total
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
-    def state(self) -> Array:
-        return np.array([self.mass, self.mean, self.std, self.low, self.high])
-
-    @classmethod
-    def from_state(cls, state: Array) -> Moments:
-        return cls(*(float(number) for number in state))
-
 
 @dataclass
 class TrimmedMoments:
@@ -121,13 +113,6 @@ class TrimmedMoments:
         whole.add(self.values[inside], self.mass[inside])
         return whole.mean, whole.std
 
-    def state(self) -> dict[str, Array]:
-        return {"ends": self.values, "ends_mass": self.mass, "rest": self.rest.state()}
-
-    @classmethod
-    def from_state(cls, arrays: Mapping[str, Array]) -> TrimmedMoments:
-        return cls(arrays["ends"], arrays["ends_mass"], Moments.from_state(arrays["rest"]))
-
 
 @dataclass
 class Numbers:
@@ -165,23 +150,16 @@ class Numbers:
         moments = self.moments.within(*ordinary_range(kind, distinct, mass))
         return number_encoding(kind, distinct, mass, missing, phases, self.moments.ends, moments)
 
-    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        return {**self.moments.state(), "ranges": self.ranges, **self.sketch.state()}, {}
-
-    @classmethod
-    def from_state(cls, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> Numbers:
-        sketch = QuantileSketch.from_state(arrays)
-        return cls(TrimmedMoments.from_state(arrays), sketch, np.array(arrays["ranges"]))
-
 
 @dataclass
 class Categories:
     """Of a column of text: the weight of each category.
 
-    Above `MOST_NAMES` of them the rarer half is let go. A count is then too small by at most `error`, the sum of the
+    Above `most_names` of them the rarer half is let go. A count is then too small by at most `error`, the sum of the
     largest counts that were let go at a time; a category more frequent than that is never lost.
     """
 
+    most_names: int = MOST_NAMES
     counts: dict[str, float] = field(default_factory=dict)
     error: float = 0.0
     hashes: Array = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
@@ -206,12 +184,12 @@ class Categories:
         self.counts[name] = self.counts.get(name, 0.0) + mass
 
     def _let_go(self) -> None:
-        if len(self.counts) <= MOST_NAMES:
+        if len(self.counts) <= self.most_names:
             return
         self.hashes = _smallest(self.hashes, name_hashes(self.counts))
         ranked = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
-        self.counts = dict(ranked[: MOST_NAMES // 2])
-        self.error += ranked[MOST_NAMES // 2][1]
+        self.counts = dict(ranked[: self.most_names // 2])
+        self.error += ranked[self.most_names // 2][1]
 
     @property
     def distinct(self) -> int:
@@ -224,15 +202,6 @@ class Categories:
     def encoding(self, label: str, missing: bool, rows: int, mass: float) -> Encoding:
         check_identifier(label, self.distinct, rows, mass, f"such as {next(iter(self.counts))!r}")
         return category_encoding(self.counts, missing, more=self.error > 0.0)
-
-    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        arrays = {"counts": np.array(list(self.counts.values())), "hashes": self.hashes}
-        return arrays, {"names": list(self.counts), "error": self.error}
-
-    @classmethod
-    def from_state(cls, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> Categories:
-        counts = dict(zip(metadata["names"], arrays["counts"].tolist(), strict=True))
-        return cls(counts, metadata["error"], arrays["hashes"])
 
 
 def _smallest(one: Array, other: Array) -> Array:
@@ -279,16 +248,3 @@ class ColumnSummary:
         if isinstance(self.values, Categories):
             return self.values.encoding(self.label, self.missing > 0, self.rows - self.missing, self.mass)
         return self.values.encoding(self.kind, self.missing > 0)
-
-    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        arrays, metadata = ({}, {}) if self.values is None else self.values.state()
-        own = {name: getattr(self, name) for name in ("label", "kind", "rows", "mass", "missing")}
-        return arrays, {**own, **metadata}
-
-    @classmethod
-    def from_state(cls, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> ColumnSummary:
-        kind = metadata["kind"]
-        values: Numbers | Categories | None = None
-        if kind != MISSING:
-            values = (Categories if kind == "categorical" else Numbers).from_state(arrays, metadata)
-        return cls(metadata["label"], kind, metadata["rows"], metadata["mass"], metadata["missing"], values)

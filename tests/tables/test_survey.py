@@ -8,14 +8,13 @@ import pyarrow as pa
 import pytest
 
 from deepbasis.errors import InputError
-from deepbasis.tables import summaries
-from deepbasis.tables.arrow import Block
+from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.encoders import MAX_CATEGORIES
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.reading import read_columns
 from deepbasis.tables.sketch import POINTS
-from deepbasis.tables.statistics import Statistics
-from deepbasis.tables.summaries import FARTHEST, Categories, Moments, TrimmedMoments
+from deepbasis.tables.summaries import FARTHEST, MOST_NAMES, Categories, Moments, TrimmedMoments
+from deepbasis.tables.survey import TableStatistics
 from deepbasis.tables.targets import TargetScaler
 
 
@@ -43,17 +42,17 @@ def table(n: int, seed: int = 0) -> pd.DataFrame:
 
 def gathered(
     frame: pd.DataFrame, y: np.ndarray, weight: np.ndarray | None = None, rows: int = 777, workers: int = 1
-) -> Statistics:
-    """Blocks dealt out to workers, whose findings travel as bytes and are merged."""
+) -> TableStatistics:
+    """Blocks dealt out to workers, whose findings are merged."""
     whole = pa.Table.from_pandas(frame, preserve_index=False)
     starts = range(0, len(frame), rows)
-    mine = [Statistics.empty(list(frame.columns), len(starts)) for _ in range(workers)]
+    mine = [TableStatistics.empty(list(frame.columns), len(starts)) for _ in range(workers)]
     for unit, start in enumerate(starts):
         part = slice(start, start + rows)
-        block = Block("'t'", start, whole.slice(start, rows))
+        block = FileBlock("'t'", start, whole.slice(start, rows))
         columns = [block.column(name) for name in frame.columns]
         mine[unit % workers].add(unit, columns, y[part], None if weight is None else weight[part])
-    return Statistics.merged([Statistics.from_bytes(one.to_bytes()) for one in mine])
+    return TableStatistics.merged(mine)
 
 
 @pytest.mark.parametrize("workers", [1, 3, 50])
@@ -139,12 +138,11 @@ def test_trimmed_moments_are_those_of_the_values_within():
     whole = TrimmedMoments()
     for part in parts:
         whole.merge(part)
-    again = TrimmedMoments.from_state(whole.state())
     for low, high in ((-np.inf, np.inf), (-50.0, 80.0), (-20.0, np.inf)):
         inside = (values >= low) & (values <= high)
         mean = np.average(values[inside], weights=weight[inside])
         std = np.sqrt(np.average((values[inside] - mean) ** 2, weights=weight[inside]))
-        assert whole.within(low, high) == again.within(low, high) == pytest.approx((mean, std), rel=1e-10)
+        assert whole.within(low, high) == pytest.approx((mean, std), rel=1e-10)
     assert whole.within(-1.0, 1.0) is None  # more than can be told apart
     assert whole.ends == (values.min(), values.max())
 
@@ -187,11 +185,11 @@ def test_a_column_without_values_is_refused_with_its_name():
 # ---- categories ------------------------------------------------------------------------------------------------------
 
 
-def counted(names: list[str], parts: int = 10) -> Categories:
-    whole = Categories()
+def counted(names: list[str], parts: int = 10, most_names: int = MOST_NAMES) -> Categories:
+    whole = Categories(most_names)
     for part in np.array_split(np.array(names, dtype=object), parts):
-        block = Block("'t'", 0, pa.table({"c": pa.array(part.tolist())}))
-        one = Categories()
+        block = FileBlock("'t'", 0, pa.table({"c": pa.array(part.tolist())}))
+        one = Categories(most_names)
         one.add(block.column("c"), None)
         whole.merge(one)
     return whole
@@ -205,13 +203,12 @@ def test_an_identifier_is_refused():
         counted(names).encoding("column 'c'", False, 2_000, 2_000.0)
 
 
-def test_beyond_the_names_that_are_counted_the_frequent_ones_stay(monkeypatch):
-    monkeypatch.setattr(summaries, "MOST_NAMES", 400)
+def test_beyond_the_names_that_are_counted_the_frequent_ones_stay():
     rng = np.random.default_rng(0)
     frequent = [f"f{k}" for k in range(MAX_CATEGORIES)]
     names = [*rng.choice(frequent, 4_000), *(f"r{k}" for k in rng.integers(0, 3_000, 6_000))]
     names = [names[k] for k in rng.permutation(len(names))]
-    found = counted(names, parts=60)
+    found = counted(names, parts=60, most_names=400)
     exact = pd.Series(names).value_counts()
     assert len(found.counts) <= 400
     assert 0.0 < found.error < 50.0
@@ -223,9 +220,8 @@ def test_beyond_the_names_that_are_counted_the_frequent_ones_stay(monkeypatch):
     assert encoding.other
 
 
-def test_an_identifier_is_found_out_even_then(monkeypatch):
-    monkeypatch.setattr(summaries, "MOST_NAMES", 400)
-    found = counted([f"id {k}" for k in range(5_000)], parts=20)
+def test_an_identifier_is_found_out_even_then():
+    found = counted([f"id {k}" for k in range(5_000)], parts=20, most_names=400)
     with pytest.raises(InputError, match="identifier"):
         found.encoding("column 'c'", False, 5_000, 5_000.0)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pytest
 
-from deepbasis.tables.shuffling import Piece, Prefetcher, Shard, batches, mixed
+from deepbasis.tables.order import Piece, Prefetcher, Shard, batches, mixed
 
 
 def rows_of(pieces: list[Piece]) -> list[tuple[int, int]]:

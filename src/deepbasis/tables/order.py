@@ -18,9 +18,6 @@ import numpy as np
 
 from deepbasis.tables.columns import Array
 
-Rows = Array
-"""[m, columns]: inputs, target and perhaps weight of m rows, ready to be trained on."""
-
 _PATIENCE = 0.05  # seconds between looks at whether anybody still wants the rows
 
 
@@ -77,7 +74,7 @@ class Shard:
         return [Piece(unit, 0, count) for unit, count in zip(self.units, self.counts, strict=True) if count]
 
 
-def mixed(blocks: Iterable[Rows], buffer_rows: int, block_rows: int, rng: np.random.Generator) -> Iterator[Rows]:
+def mixed(blocks: Iterable[Array], buffer_rows: int, block_rows: int, rng: np.random.Generator) -> Iterator[Array]:
     """The same rows in another order: each block that comes in takes the places of as many rows drawn at random.
 
     At most `buffer_rows` rows, and two blocks, are held at a time.
@@ -103,9 +100,9 @@ def mixed(blocks: Iterable[Rows], buffer_rows: int, block_rows: int, rng: np.ran
         yield buffer[order[start : start + block_rows]]
 
 
-def batches(blocks: Iterable[Rows], rows: int) -> Iterator[Rows]:
+def batches(blocks: Iterable[Array], rows: int) -> Iterator[Array]:
     """Cut into batches of `rows` rows; the last may be smaller."""
-    rest: Rows | None = None
+    rest: Array | None = None
     for block in blocks:
         if rest is not None:
             block = np.concatenate([rest, block])
@@ -128,18 +125,18 @@ class Prefetcher:
 
     def __init__(
         self,
-        read: Callable[[int], Iterable[Rows]],
+        read: Callable[[int], Iterable[Array]],
         epochs: int,
         depth: int = 2,
-        mix: Callable[[int, Iterable[Rows]], Iterable[Rows]] = lambda epoch, blocks: blocks,
+        mix: Callable[[int, Iterable[Array]], Iterable[Array]] = lambda epoch, blocks: blocks,
     ) -> None:
         self._read, self._epochs, self._depth, self._mix = read, epochs, depth, mix
         self._next = -1
         self._stop = threading.Event()
-        self._queue: queue.Queue[Rows | BaseException | None] = queue.Queue(depth)
+        self._queue: queue.Queue[Array | BaseException | None] = queue.Queue(depth)
         self._thread: threading.Thread | None = None
 
-    def epoch(self, epoch: int) -> Iterator[Rows]:
+    def epoch(self, epoch: int) -> Iterator[Array]:
         if epoch != self._next or epoch >= self._epochs or self._thread is None:
             self.close()
             self._begin(epoch)
@@ -167,7 +164,7 @@ class Prefetcher:
         )
         self._thread.start()
 
-    def _work(self, epoch: int, to: queue.Queue[Rows | BaseException | None], stop: threading.Event) -> None:
+    def _work(self, epoch: int, to: queue.Queue[Array | BaseException | None], stop: threading.Event) -> None:
         try:
             while not stop.is_set():
                 for block in self._mix(epoch, _while_wanted(self._read(epoch), stop)):
@@ -185,7 +182,7 @@ class _NotWantedError(Exception):
     """Ends a reading in the middle, so that `mix` does not take it for the end of the rows. Nobody hears of it."""
 
 
-def _while_wanted(blocks: Iterable[Rows], stop: threading.Event) -> Iterator[Rows]:
+def _while_wanted(blocks: Iterable[Array], stop: threading.Event) -> Iterator[Array]:
     for block in blocks:
         if stop.is_set():
             raise _NotWantedError
@@ -193,7 +190,7 @@ def _while_wanted(blocks: Iterable[Rows], stop: threading.Event) -> Iterator[Row
 
 
 def _put(
-    to: queue.Queue[Rows | BaseException | None], item: Rows | BaseException | None, stop: threading.Event
+    to: queue.Queue[Array | BaseException | None], item: Array | BaseException | None, stop: threading.Event
 ) -> bool:
     while not stop.is_set():
         try:

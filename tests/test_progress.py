@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from deepbasis.tables.counting import RowCounter
+from deepbasis.progress import RowCounter
 
 
 class Terminal(io.StringIO):

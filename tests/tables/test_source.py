@@ -4,6 +4,7 @@ import codecs
 import gzip
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,10 +14,10 @@ from pyarrow import compute as pc
 from pyarrow import dataset, fs, parquet
 
 from deepbasis.errors import FileFormatError, InputError
-from deepbasis.tables import csv_blocks
-from deepbasis.tables.files import read_table
+from deepbasis.registry import FORMATS
+from deepbasis.tables.formats.csv import Csv
 from deepbasis.tables.places import find_places, is_many
-from deepbasis.tables.sources import Source
+from deepbasis.tables.source import Source, read_table
 
 
 def frame(n: int, seed: int = 0) -> pd.DataFrame:
@@ -43,12 +44,16 @@ def write(folder: Path, kind: str, lengths: tuple[int, ...] = (40, 25, 60), grou
     return frames
 
 
+def in_blocks_of(block_bytes: int) -> dict[str, Any]:
+    return {**FORMATS, ".csv": Csv(block_bytes=block_bytes), ".csv.gz": Csv(gzipped=True, block_bytes=block_bytes)}
+
+
 def all_rows(source: Source, rows: int = 7) -> pd.DataFrame:
     tables = []
     for unit in range(len(source.units)):
         for block in source.blocks(unit, source.names, rows):
             assert 0 < len(block) <= rows
-            tables.append(pa.table(block.table) if isinstance(block.table, pa.RecordBatch) else block.table)
+            tables.append(block.table)
     return pa.concat_tables(tables, promote_options="permissive").to_pandas(date_as_object=False)
 
 
@@ -56,10 +61,9 @@ def all_rows(source: Source, rows: int = 7) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz"])
-def test_the_pieces_are_the_table(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 300)
+def test_the_pieces_are_the_table(tmp_path, kind):
     write(tmp_path, kind)
-    source = Source.open(tmp_path)
+    source = Source.open(tmp_path, formats=in_blocks_of(300))
     expected = pd.concat([read_table(path) for path in sorted(tmp_path.iterdir())], ignore_index=True)
     found = all_rows(source)
     pd.testing.assert_frame_equal(found, expected, check_dtype=False)
@@ -90,14 +94,13 @@ def test_units_are_row_groups_and_know_their_rows(tmp_path, kind, units):
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz"])
-def test_a_column_that_is_to_be_text_is_text_in_every_file_and_block(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 40)
+def test_a_column_that_is_to_be_text_is_text_in_every_file_and_block(tmp_path, kind):
     files = {"a": ["01234"] * 20 + ["NA"] * 20, "b": ["K1A", "true", "1.10"] * 7, "c": [""] * 9}
     for name, cells in files.items():
         pd.DataFrame({"zip": cells, "size": range(len(cells))}).to_csv(tmp_path / f"{name}.{kind}", index=False)
     with pytest.raises(InputError, match=r"column 'zip' is text, and numeric in"):
-        Source.open(tmp_path)
-    source = Source.open(tmp_path, text=["zip", "elsewhere"])
+        Source.open(tmp_path, formats=in_blocks_of(40))
+    source = Source.open(tmp_path, text=["zip", "elsewhere"], formats=in_blocks_of(40))
     assert source.kinds == {"zip": "categorical", "size": "numeric"}
     expected = ["" if cell == "NA" else cell for cells in files.values() for cell in cells]
     found = all_rows(source)
@@ -107,9 +110,8 @@ def test_a_column_that_is_to_be_text_is_text_in_every_file_and_block(tmp_path, m
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
-def test_columns_to_be_copied_lie_beside_the_rows(tmp_path, monkeypatch, kind):
+def test_columns_to_be_copied_lie_beside_the_rows(tmp_path, kind):
     """Of a CSV as the text of their cells, though they may be read as numbers too; of Parquet as what they are."""
-    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 60)
     keys = ["00123", "NA", "", "1.10", "9007199254740993"] * 8
     (tmp_path / "year=2021").mkdir()
     path = tmp_path / "year=2021" / f"t.{kind}"
@@ -118,9 +120,9 @@ def test_columns_to_be_copied_lie_beside_the_rows(tmp_path, monkeypatch, kind):
         table.to_parquet(path, index=False, row_group_size=9)
     else:
         table.to_csv(path, index=False)
-    source = Source.open(tmp_path, ["key", "size", "year"])
+    source = Source.open(tmp_path, ["key", "size", "year"], formats=in_blocks_of(60))
     ids = ["year", "key", "size"]
-    blocks = list(source.file_blocks(0, ["size"], 4, ids))
+    blocks = list(source.all_blocks(["size"], 4, ids))
     assert all(len(block.copied) == len(block) <= 4 for block in blocks)
     assert [size for block in blocks for size in block.table.column("size").to_pylist()] == list(range(40))
     copied = {name: [cell for block in blocks for cell in block.copied.column(name).to_pylist()] for name in ids}
@@ -131,33 +133,30 @@ def test_columns_to_be_copied_lie_beside_the_rows(tmp_path, monkeypatch, kind):
     assert [source.copied_type(0, name) for name in ids[1:]] == [
         block.type for block in (blocks[0].copied.column(name) for name in ids[1:])
     ]
-    assert all(block.copied is None for block in source.file_blocks(0, ["size"], 4))
+    assert all(block.copied.num_columns == 0 for block in source.all_blocks(["size"], 4))
 
 
-def test_a_csv_is_cut_between_records_and_not_inside_quotes(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 50)
+def test_a_csv_is_cut_between_records_and_not_inside_quotes(tmp_path):
     write(tmp_path, "csv")
-    source = Source.open(tmp_path)
+    source = Source.open(tmp_path, formats=in_blocks_of(50))
     assert len(source.units) > 20
     again = [source.blocks(unit, ["colour"], 100) for unit in range(len(source.units))]
     colours = [text for blocks in reversed(again) for block in blocks for text in block.table["colour"].to_pylist()]
     assert set(colours) == {"red", "a, b", 'say "hi"', "two\nlines"}
 
 
-def test_a_quote_inside_a_field_does_not_keep_a_csv_from_being_cut(tmp_path, monkeypatch):
+def test_a_quote_inside_a_field_does_not_keep_a_csv_from_being_cut(tmp_path):
     """5" pipe: it opens nothing, to Arrow and to us."""
-    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 300)
     lines = ["what,size", '5" pipe,1', *(f"plain,{k}" for k in range(300)), '"a\n""b"",\n",2', *["plain,3"] * 300]
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    source = Source.open(tmp_path / "t.csv")
+    source = Source.open(tmp_path / "t.csv", formats=in_blocks_of(300))
     assert len(source.units) > 15
     pd.testing.assert_frame_equal(source.to_pandas(), read_table(tmp_path / "t.csv"), check_dtype=False)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_wherever_quotes_stand_a_csv_is_cut_as_arrow_reads_it(tmp_path, monkeypatch, seed):
+def test_wherever_quotes_stand_a_csv_is_cut_as_arrow_reads_it(tmp_path, seed):
     """Fields of quotes, commas, line ends and letters at random: one of the two columns is quoted, the other is not."""
-    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 40)
     rng = np.random.default_rng(seed)
     lines = ['\ufeff"name, of it",y' if seed % 2 else "name,y"]
     for _ in range(200):
@@ -165,7 +164,7 @@ def test_wherever_quotes_stand_a_csv_is_cut_as_arrow_reads_it(tmp_path, monkeypa
         plain = "b" + "".join(rng.choice(['"', '""', "a", " "], 3))
         lines.append(f'"{quoted}"{rng.choice(["", "c", "d e"])},{plain}')
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-    source = Source.open(tmp_path / "t.csv")
+    source = Source.open(tmp_path / "t.csv", formats=in_blocks_of(40))
     assert len(source.units) > 50
     pd.testing.assert_frame_equal(source.to_pandas(), read_table(tmp_path / "t.csv"))
 
@@ -182,11 +181,10 @@ def test_wherever_quotes_stand_a_csv_is_cut_as_arrow_reads_it(tmp_path, monkeypa
         (["2021-01-01", "5", "6"], "categorical", pa.string()),
     ],
 )
-def test_the_blocks_of_a_csv_agree_on_a_type(tmp_path, monkeypatch, cells, kind, type_):
+def test_the_blocks_of_a_csv_agree_on_a_type(tmp_path, cells, kind, type_):
     """As they would if the file were read at once; 6 bytes at a time is a block for each line."""
-    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 6)
     (tmp_path / "t.csv").write_text("n,c\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)))
-    source = Source.open(tmp_path / "t.csv")
+    source = Source.open(tmp_path / "t.csv", formats=in_blocks_of(6))
     assert len(source.units) > 1
     assert source.kinds["c"] == kind
     assert source.type_of(0, "c") == type_
@@ -207,16 +205,21 @@ def test_csv_files_agree_on_a_type_too(tmp_path):
 
 @pytest.mark.parametrize("block_bytes", [4, 7, 1000])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_an_empty_line_of_a_single_column_is_a_missing_value(tmp_path, monkeypatch, block_bytes, end):
+def test_an_empty_line_of_a_single_column_is_a_missing_value(tmp_path, block_bytes, end):
     """But not at the end of the file; and with more columns it is none: there a row has a comma at least."""
-    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", block_bytes)
     rows = ["", "x", "", "1.5", "", "", "2", '""', "", "", ""]
     (tmp_path / "one.csv").write_bytes(codecs.BOM_UTF8 + end.join(rows).encode())
     expected = [np.nan, 1.5, np.nan, np.nan, 2.0, np.nan]
-    for table in (read_table(tmp_path / "one.csv"), Source.open(tmp_path / "one.csv").to_pandas()):
+    for table in (
+        read_table(tmp_path / "one.csv"),
+        Source.open(tmp_path / "one.csv", formats=in_blocks_of(block_bytes)).to_pandas(),
+    ):
         np.testing.assert_array_equal(table["x"], expected)
     (tmp_path / "two.csv").write_bytes(end.join(["x,y", "", "1,2", "", "3,4", "", ""]).encode())
-    for table in (read_table(tmp_path / "two.csv"), Source.open(tmp_path / "two.csv").to_pandas()):
+    for table in (
+        read_table(tmp_path / "two.csv"),
+        Source.open(tmp_path / "two.csv", formats=in_blocks_of(block_bytes)).to_pandas(),
+    ):
         assert table.to_dict("list") == {"x": [1, 3], "y": [2, 4]}
 
 
@@ -413,15 +416,14 @@ def test_a_file_that_is_none_is_named(tmp_path, name):
         Source.open(tmp_path)
 
 
-def test_the_line_is_that_of_the_file_in_a_later_block_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_blocks, "BLOCK_BYTES", 64)
+def test_the_line_is_that_of_the_file_in_a_later_block_too(tmp_path):
     lines = ["a,b", *(f"{k},{k}" for k in range(100)), "1", *(f"{k},{k}" for k in range(100))]
     (tmp_path / "t.csv").write_text("\n".join(lines))
     with pytest.raises(FileFormatError, match=r"t.csv', line 102: 1 field where the header has 2"):
-        Source.open(tmp_path)
+        Source.open(tmp_path, formats=in_blocks_of(64))
     (tmp_path / "t.csv").write_bytes("\n".join(lines).replace("\n1\n0", "\n1,\xfc\n0").encode("latin-1"))
     with pytest.raises(FileFormatError, match=r"t.csv' is not UTF-8 text: byte \d+ \(line 102\) is 0xfc"):
-        Source.open(tmp_path)
+        Source.open(tmp_path, formats=in_blocks_of(64))
 
 
 def test_places_that_hold_no_table(tmp_path):

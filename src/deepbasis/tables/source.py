@@ -1,0 +1,280 @@
+"""The one way from files to tables: files of one table, as a list of units that can each be read alone.
+
+    source = Source.open("sales/", drop=["row_id"])
+    for unit in range(len(source.units)):
+        for block in source.blocks(unit, ["size", "price"], rows=65_536): ...
+    source.to_pandas()                                    # or all of it at once
+    read_table("sales.csv")                               # or one file, or standard input
+
+Opening it looks at every file: a Parquet file's footer, and all of a CSV, whose types are in its text. All files must
+have the same columns, of the same kinds; nothing is guessed or left out. A unit is a row group of Parquet, or a block
+of a CSV.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from deepbasis.errors import InputError
+from deepbasis.registry import FORMATS
+from deepbasis.tables.arrow import FileBlock, check_type
+from deepbasis.tables.columns import MISSING
+from deepbasis.tables.formats.base import Format, TableFile, agreed
+from deepbasis.tables.places import ColumnSelection, Place, find_places, load
+from deepbasis.tables.reading import kind_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TEXT_BYTES = 32  # of a cell of text, for an estimate
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Rows that are read together."""
+
+    file: int
+    index: int
+    """In its file."""
+    first_row: int
+    """In its file."""
+    rows: int
+
+
+class Source:
+    """Files of one table."""
+
+    def __init__(self, files: Sequence[TableFile], names: list[str], kinds: dict[str, str]) -> None:
+        self.files = files
+        self.names = names
+        """The columns, without those that were to be dropped."""
+        self.kinds = kinds
+        self.units = [unit for position, file in enumerate(files) for unit in _units(position, file)]
+        self.file_rows = [sum(file.unit_rows) for file in files]
+        self._text_types: dict[str, Any] = {}  # of files of text, which agree on them
+        for file in files:
+            if file.is_text:
+                own = {name: agreed(self._text_types.get(name), type_) for name, type_ in file.types.items()}
+                self._text_types |= own
+
+    @classmethod
+    def open(
+        cls,
+        data: Any,
+        columns: Sequence[str] | None = None,
+        drop: Collection[str] = (),
+        text: Collection[str] = (),
+        formats: Mapping[str, Format] = FORMATS,
+    ) -> Source:
+        """All columns but those in `drop`, or the `columns` alone, whatever else the files hold.
+
+        Those in `text` are text in a CSV, whatever stands in them. Parquet has types of its own.
+        """
+        selection = ColumnSelection(columns, drop, text)
+        files: list[TableFile] = []
+        kinds: dict[str, str] = {}
+        names: list[str] = []
+        for place in find_places(data):
+            file = formats[place.ending].survey(place, selection)
+            for name, type_ in file.types.items():
+                check_type(type_, name, place.name)
+            chosen = selection.of(file.names, place)
+            has_rows = any(file.unit_rows)  # of a file without rows the names are to be trusted alone
+            own = {name: kind_of(_type(file, name)) if has_rows else MISSING for name in chosen}
+            if files:
+                _check_same(files[0].place, kinds, place, own)
+            else:
+                names = chosen
+            kinds = {name: own[name] if kinds.get(name, MISSING) == MISSING else kinds[name] for name in names}
+            files.append(file)
+        return cls(files, names, kinds)
+
+    @property
+    def name(self) -> str:
+        """How messages call all of it: by its first file where there are several."""
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        return f"{self.files[0].place.name}{more}"
+
+    @property
+    def rows(self) -> int:
+        return sum(self.file_rows)
+
+    def type_of(self, file: int, column: str) -> Any:
+        """The Arrow type that a column of a file is read as."""
+        one = self.files[file]
+        is_agreed = one.is_text and column not in one.place.constants
+        return self._text_types[column] if is_agreed else _type(one, column)
+
+    def copied_type(self, file: int, column: str) -> Any:
+        """The Arrow type that a column of a file is copied as: text where the file is."""
+        import pyarrow as pa
+
+        one = self.files[file]
+        return pa.string() if one.is_text and column not in one.place.constants else _type(one, column)
+
+    def text_columns(self) -> list[str]:
+        """Those that are text, and should be in a table like this, though what stands in them may look like numbers."""
+        import pyarrow as pa
+
+        def is_text(type_: Any) -> bool:
+            values = type_.value_type if pa.types.is_dictionary(type_) else type_
+            return kind_of(values) == "categorical"
+
+        files = range(len(self.files))
+        return [name for name in self.names if any(is_text(self.type_of(file, name)) for file in files)]
+
+    def row_bytes(self) -> int:
+        """About how much memory a row of all columns takes."""
+        return sum(_TEXT_BYTES if kind == "categorical" else 8 for kind in self.kinds.values())
+
+    def blocks(
+        self, unit: int, columns: Sequence[str], rows: int | None = None, copied: Sequence[str] = ()
+    ) -> Iterator[FileBlock]:
+        """The rows of a unit in their order, at most `rows` at a time; beside them the columns that are `copied`."""
+        where = self.units[unit]
+        file = self.files[where.file]
+        inside, beside = ([name for name in some if name not in file.place.constants] for some in (columns, copied))
+        row, most = where.first_row, rows or where.rows
+        for table, cells in file.read(where.index, inside, beside, most, self._text_types):
+            for start in range(0, table.num_rows, most):
+                some = _with_constants(table.slice(start, most), columns, file.place)
+                kept = _with_constants(cells.slice(start, most), copied, file.place)
+                yield FileBlock(file.place.name, row, some, kept)
+                row += min(most, table.num_rows - start)
+
+    def all_blocks(
+        self, columns: Sequence[str], rows: int | None = None, copied: Sequence[str] = (), file: int | None = None
+    ) -> Iterator[FileBlock]:
+        """All rows in their order, or those of a file."""
+        for position, unit in enumerate(self.units):
+            if file is None or unit.file == file:
+                yield from self.blocks(position, columns, rows, copied)
+
+    def check_rows(self) -> None:
+        if self.rows == 0:
+            raise InputError(f"{self.name} has no rows: it needs at least one")
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """All of it in memory, or these columns."""
+        self.check_rows()
+        return to_pandas(joined([block.table for block in self.all_blocks(self.names if columns is None else columns)]))
+
+    def copied(self, columns: Sequence[str]) -> pd.DataFrame:
+        """Columns to be handed on: of a CSV the text of their cells, of Parquet what they are, to the last digit."""
+        import pandas as pd
+        import pyarrow as pa
+
+        if not columns:
+            return pd.DataFrame()
+
+        table = joined([block.copied for block in self.all_blocks([], copied=columns)])
+        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+        for k, field in enumerate(table.schema):
+            if pa.types.is_integer(field.type) and table.column(k).null_count:  # a gap would make floats of them all
+                nullable = str(field.type).replace("int", "Int").replace("u", "U")  # in pandas' words
+                frame[field.name] = pd.array(table.column(k).to_pylist(), dtype=nullable)
+        return frame
+
+    def fingerprint(self) -> str:
+        """Of what the files are, not of what they hold: names, sizes and row counts."""
+        sizes = [(file.place.relative, file.place.identity()[0]) for file in self.files]
+        return hashlib.sha256(repr((sizes, self.file_rows, sorted(self.kinds.items()))).encode()).hexdigest()[:16]
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    columns: Sequence[str] | None = None,
+    *,
+    drop: Collection[str] = (),
+    text: Collection[str] = (),
+) -> pd.DataFrame:
+    """The table of one file ("-" is CSV on standard input), with its `columns` in that order.
+
+    By default all columns but those in `drop`. In a CSV a column of numbers, of true and false, or of ISO 8601 dates is
+    read as such; the rest is text, and so is a column in `text`, whatever stands in it. Empty fields, NA, NaN, null and
+    their like are missing values.
+    """
+    return Source.open(load(path), columns, drop, text).to_pandas()
+
+
+def joined(tables: Sequence[Any]) -> Any:
+    """Arrow tables of the same columns, one below the other."""
+    import pyarrow as pa
+
+    if len(tables) == 1:
+        return tables[0]
+    if len({table.schema.remove_metadata() for table in tables}) > 1:
+        tables = [_without_dictionaries(table) for table in tables]  # the only types that do not widen
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def to_pandas(table: Any) -> pd.DataFrame:
+    """Arrow's types to those that the preprocessing knows: numbers, booleans, dates, categories, text."""
+    import pyarrow as pa
+
+    for k, field in enumerate(table.schema):
+        if pa.types.is_null(field.type) or pa.types.is_decimal(field.type):
+            table = table.set_column(k, field.name, table.column(k).cast(pa.float64()))
+        elif pa.types.is_time(field.type):
+            table = table.set_column(k, field.name, table.column(k).cast(pa.string()))
+    frame: pd.DataFrame = table.to_pandas(date_as_object=False, ignore_metadata=True)
+    for k, field in enumerate(table.schema):
+        if pa.types.is_boolean(field.type) and table.column(k).null_count:
+            frame[field.name] = frame[field.name].astype("boolean")
+    return frame
+
+
+def _type(file: TableFile, column: str) -> Any:
+    import pyarrow as pa
+
+    constants = file.place.constants
+    return pa.scalar(constants[column]).type if column in constants else file.types[column]
+
+
+def _units(position: int, file: TableFile) -> Iterator[Unit]:
+    """Those that have rows."""
+    row = 0
+    for index, rows in enumerate(file.unit_rows):
+        if rows:
+            yield Unit(position, index, row, rows)
+        row += rows
+
+
+def _with_constants(table: Any, columns: Sequence[str], place: Place) -> Any:
+    import pyarrow as pa
+
+    if not place.constants:
+        return table.select(list(columns))
+    arrays = [
+        pa.repeat(place.constants[name], table.num_rows) if name in place.constants else table.column(name)
+        for name in columns
+    ]
+    return pa.table(arrays, names=list(columns))
+
+
+def _without_dictionaries(table: Any) -> Any:
+    import pyarrow as pa
+
+    for k, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(k, field.name, table.column(k).cast(field.type.value_type))
+    return table
+
+
+def _check_same(first: Place, kinds: dict[str, str], place: Place, own: dict[str, str]) -> None:
+    """The columns of `place` must be those of the files before it."""
+    remedy = "write all files with the same columns, or leave that column out"
+    words = {"boolean": "true or false", "datetime": "a date", "duration": "a duration", "categorical": "text"}
+    for name in own:
+        if name not in kinds:
+            raise InputError(f"{place.name} has a column '{name}' that {first.name} does not have: {remedy}")
+    for name, kind in kinds.items():
+        if name not in own:
+            raise InputError(f"{place.name} has no column '{name}', which {first.name} has: {remedy}")
+        if MISSING not in (kind, own[name]) and kind != own[name]:
+            is_, was = (words.get(one, one) for one in (own[name], kind))
+            raise InputError(f"{place.name}: column '{name}' is {is_}, and {was} in {first.name}: {remedy}")

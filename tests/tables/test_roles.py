@@ -1,0 +1,93 @@
+"""Which part each column plays: the same checks for one file in memory and for files that are read in blocks."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from deepbasis.errors import InputError
+from deepbasis.registry import FORMATS
+from deepbasis.tables.formats.csv import Csv
+from deepbasis.tables.places import load
+from deepbasis.tables.roles import Roles, check_distinct, read_target
+from deepbasis.tables.source import Source
+
+
+def frame(n: int = 40) -> pd.DataFrame:
+    rng = np.random.default_rng(n)
+    return pd.DataFrame(
+        {
+            "size": rng.normal(size=n).round(3),
+            "colour": rng.choice(["red", "blue"], n),
+            "price": rng.normal(size=n).round(3),
+            "weight": rng.integers(1, 5, n),
+            "shop": rng.integers(0, 9, n),
+        }
+    )
+
+
+def sources(path: Path) -> list[Source]:
+    """One file at once, and in blocks of a few rows."""
+    return [Source.open(load(path)), Source.open(path, formats={**FORMATS, ".csv": Csv(block_bytes=64)})]
+
+
+def test_a_table_is_taken_apart_by_its_roles(tmp_path):
+    table = frame()
+    table.to_csv(tmp_path / "t.csv", index=False)
+    for source in sources(tmp_path / "t.csv"):
+        roles = Roles.of(source, "price", "weight", "shop")
+        assert roles.features == ["size", "colour"]
+        parts = roles.parts(source)
+        pd.testing.assert_frame_equal(parts.X, table[["size", "colour"]], check_dtype=False)
+        np.testing.assert_array_equal(parts.y, table["price"])
+        np.testing.assert_array_equal(parts.weight, table["weight"])
+        np.testing.assert_array_equal(parts.groups, table["shop"])
+        plain = roles.for_validation().parts(source)
+        assert (plain.weight, plain.groups) == (None, None)
+    np.testing.assert_array_equal(read_target(tmp_path / "t.csv", "price"), table["price"])
+
+
+BAD_CELLS = {
+    "text": (
+        "price",
+        "n.a. yet",
+        r"^target column 'price' of '.*t.csv' must hold numbers, got 'n.a. yet' in row 33 \(",
+    ),
+    "hole": ("price", None, r"^target column 'price' of '.*t.csv' has 1 value\(s\) that are NaN .* row 33 \("),
+    "huge": ("price", 1e200, r"^target column 'price' of '.*t.csv' is 1e\+200 in row 33 \("),
+    "weight": ("weight", -1, r"^weight column 'weight' of '.*t.csv' has 1 value\(s\) that are negative.* row 33 \("),
+    "word": ("weight", "two", r"^weight column 'weight' of '.*t.csv' must hold numbers, got 'two' in row 33 \("),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CELLS)
+def test_a_bad_cell_is_named_with_its_row_in_any_block(tmp_path, case):
+    column, cell, words = BAD_CELLS[case]
+    table = frame().astype({column: object})
+    table.loc[33, column] = cell
+    table.to_csv(tmp_path / "t.csv", index=False)
+    for source in sources(tmp_path / "t.csv"):
+        with pytest.raises(InputError, match=words):
+            Roles.of(source, "price", "weight").parts(source)
+
+
+def test_numbers_that_are_text_are_no_target(tmp_path):
+    frame().astype({"price": str}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"must hold numbers, and holds them as text; convert it"):
+        read_target(tmp_path / "t.parquet", "price")
+
+
+def test_roles_that_no_table_can_have(tmp_path):
+    frame().to_csv(tmp_path / "t.csv", index=False)
+    source = Source.open(tmp_path / "t.csv")
+    with pytest.raises(InputError, match=r"t.csv' has no column 'prize'; did you mean 'price'"):
+        Roles.of(source, "prize")
+    with pytest.raises(InputError, match=r"weight names the column 'price', which target names already"):
+        Roles.of(source, "price", "price")
+    alone = Source.open(tmp_path / "t.csv", ["price", "weight"])
+    with pytest.raises(InputError, match=r"t.csv' has no column left to predict 'price' from"):
+        Roles.of(alone, "price", "weight")
+    with pytest.raises(InputError, match=r"^--drop names the column 'b', which --groups names already"):
+        check_distinct("a", None, "b", ["c", "b"], named=lambda role: f"--{role}")
+    check_distinct("a", None, None, ["c", "b"])
