@@ -29,10 +29,11 @@ from torch import Tensor
 
 from _machine import describe
 from deepbasis.engine import distributed
-from deepbasis.engine.batches import Rows, Stream
+from deepbasis.engine.batches import Rows
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
+from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.engine.wave import Wave
 from deepbasis.gp.build import build

@@ -26,7 +26,7 @@ import torch
 
 from _quality_data import COPY_FREE, CV, FULL, OOKLA, QUICK, SPLITS, Fold, Size, Task, folds
 from _quality_peers import METRICS, MODELS, OURS, Effort, Model, score
-from deepbasis.engine import devices
+from deepbasis.engine import device as devices
 from deepbasis.errors import CheckpointMismatchError, InputError
 from deepbasis.paper.data_download import data_folder
 from deepbasis.paper.data_ookla import ATTRIBUTION

@@ -34,7 +34,7 @@ from sklearn.preprocessing import QuantileTransformer
 from torch import nn
 
 import _quality_data
-from deepbasis.engine import devices
+from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deepbasis.engine import devices
+from deepbasis.engine import device as devices
 from deepbasis.engine.settings import EXACT
 from deepbasis.errors import InputError, check_choice, check_number, check_positive_int
 from deepbasis.gp.methods import METHODS

@@ -22,13 +22,12 @@ from deepbasis import persistence, streaming
 from deepbasis.arguments import check_arguments, check_objective, wants_calibration
 from deepbasis.budget import fits_in_memory, parse_memory
 from deepbasis.choosing import fit_best
-from deepbasis.engine import devices
-from deepbasis.engine.batches import Rows, Stream
-from deepbasis.engine.checkpoint import FAILED
+from deepbasis.engine import device as devices
+from deepbasis.engine.batches import Rows
+from deepbasis.engine.checkpoint import FAILED, Outcome
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Ensemble, Member
-from deepbasis.engine.outcomes import Outcome
-from deepbasis.engine.progress import ProgressBar
+from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError, NumericalError, UnfinishedError, check_positive_int
 from deepbasis.gp import exact
@@ -54,6 +53,7 @@ from deepbasis.planning import (
     trend_of,
 )
 from deepbasis.predictions import Predictions
+from deepbasis.progress import ProgressBar
 from deepbasis.recipes import ONE_THREAD_ROWS, RECIPES, method_of
 from deepbasis.starting import Line, at_rows, distinct_rows, slopes_by_turns, starting_noise, straight_line
 from deepbasis.tables.preprocessing import Preprocessor

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from deepbasis.engine import devices
+from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.settings import EXACT, Settings
 from deepbasis.gp.expansion import JITTER

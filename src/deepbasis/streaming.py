@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from deepbasis.budget import Budget, Sizes
-from deepbasis.engine.batches import Rows, Stream
+from deepbasis.engine.batches import Rows
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.memory import bytes_per_member
+from deepbasis.engine.streams import Stream
 from deepbasis.errors import InputError
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.planning import Plan

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Rows
-from deepbasis.engine.checkpoint import WaveState
+from deepbasis.engine.checkpoint import Outcome, WaveState
 from deepbasis.engine.members import Build, Member
 from deepbasis.engine.settings import Settings, settings_for
-from deepbasis.engine.training import Outcome
 from deepbasis.engine.wave import Wave
 from deepbasis.gp.build import build as build_model
 from deepbasis.gp.model import DeepBasisGP

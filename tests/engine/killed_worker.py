@@ -13,11 +13,11 @@ import torch
 from deepbasis.engine import distributed
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
-from deepbasis.engine.progress import EpochReport
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.engine.wave import Wave
 from deepbasis.gp.build import build
+from deepbasis.progress import EpochReport
 
 
 def main(directory: Path) -> None:

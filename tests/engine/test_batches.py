@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepbasis.engine.batches import Batch, Resident, Rows, Stream, Streamed, shuffled
+from deepbasis.engine.batches import Batch, Resident, Rows, resampled, shuffled
 from deepbasis.engine.distributed import Team
 from deepbasis.engine.settings import Settings
-from deepbasis.engine.shuffling import resampled
+from deepbasis.engine.streams import Stream, Streamed
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, InputError
 

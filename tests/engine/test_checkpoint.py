@@ -15,12 +15,13 @@ import torch
 
 from deepbasis import storage
 from deepbasis.engine import training
-from deepbasis.engine.batches import Rows, Stream
+from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import KIND
 from deepbasis.engine.members import Member
-from deepbasis.engine.progress import EpochReport
+from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, FileFormatError
+from deepbasis.progress import EpochReport
 
 
 class Enough(Exception):

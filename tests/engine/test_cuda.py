@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from deepbasis.engine.batches import Stream
+from deepbasis.engine.checkpoint import Outcome
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.settings import Settings
-from deepbasis.engine.training import Outcome, train
+from deepbasis.engine.streams import Stream
+from deepbasis.engine.training import train
 from deepbasis.gp import metrics
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import predict

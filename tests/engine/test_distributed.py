@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine import distributed, training
-from deepbasis.engine.batches import Rows, Stream
+from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import RunState, WaveState
 from deepbasis.engine.distributed import ALONE
 from deepbasis.engine.members import Member
+from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, InputError, WorkerError
 from deepbasis.gp import exact

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine import training
-from deepbasis.engine.batches import Stream
-from deepbasis.engine.progress import EpochReport, ProgressBar
+from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.engine.wave import Wave
 from deepbasis.errors import NumericalError
+from deepbasis.progress import EpochReport, ProgressBar
 
 
 def interrupt() -> None:

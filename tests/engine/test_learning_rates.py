@@ -4,10 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepbasis.engine.batches import shuffled
-from deepbasis.engine.optimiser import factor
 from deepbasis.engine.training import train
-from deepbasis.registry import OBJECTIVES
 
 
 def first_steps(lab, epochs: int = 1, **changes: object) -> dict[str, Tensor]:
@@ -42,26 +39,6 @@ def test_warm_up_shortens_the_first_steps(lab):
     plain, warmed = (first_steps(lab, weight_decay=0.0, warmup_steps=steps) for steps in (0, 10))
     for parameter, way in plain.items():
         assert torch.allclose(warmed[parameter], 0.1 * way, rtol=1e-5, atol=1e-12), parameter
-
-
-def test_schedules_follow_lambda_lr(lab):
-    """A whole run with warm-up and cosine against torch's AdamW with LambdaLR, by hand."""
-    member = lab.members(1)[0]
-    settings = lab.settings(epochs=20, schedule="cosine", warmup_steps=15)
-    outcome = train(lab.build(), [member], lab.data, lab.validation, settings)[0]
-    model = lab.build()(member).double()
-    optimiser = torch.optim.AdamW(groups(model, settings), lr=settings.learning_rate, weight_decay=0.0)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: factor(step, "cosine", 15, 80))
-    scalars = [torch.tensor(v, dtype=torch.float64) for v in (50.0, member.alpha, member.beta)]
-    validation = []
-    for epoch in range(20):
-        for rows in shuffled(torch.tensor([member.seed]), epoch, 50)[0].split(16):
-            optimiser.zero_grad()
-            OBJECTIVES["dppgp"](model, lab.data.x[rows], lab.data.y[rows], *scalars, None).backward()
-            optimiser.step()
-            scheduler.step()
-        validation.append(score(model, lab.validation, settings))
-    assert outcome.history["validation"].tolist() == pytest.approx(validation, rel=0.0, abs=1e-10)
 
 
 def test_the_cosine_schedule_comes_to_rest(lab):

@@ -36,7 +36,7 @@ def models(lab):
 
 
 def loss(model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor | None, n: Tensor) -> Tensor:
-    return elbo(model(x), y, n, 1.0, weight)
+    return elbo(model, x, y, n, weight=weight)
 
 
 def close(mine: Tensor, theirs: Tensor, what: str = "") -> None:

@@ -10,6 +10,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import HISTORY
 from deepbasis.engine.training import train
 from deepbasis.gp.methods import METHODS
+from support.validation import score
 
 
 def test_the_last_epoch_is_kept_if_that_is_wanted(lab):

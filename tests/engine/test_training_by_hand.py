@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Rows, shuffled
-from deepbasis.engine.checkpoint import HISTORY
+from deepbasis.engine.checkpoint import HISTORY, Outcome
 from deepbasis.engine.members import Build, Member
+from deepbasis.engine.optimiser import factor
 from deepbasis.engine.settings import Settings
-from deepbasis.engine.training import Outcome, train
-from deepbasis.gp import exact, metrics
+from deepbasis.engine.training import train
+from deepbasis.gp import exact
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.predictive import predict
 from deepbasis.registry import OBJECTIVES
+from support.validation import score
 
 
 def groups(model: DeepBasisGP, settings: Settings) -> list[dict[str, object]]:
@@ -33,15 +34,6 @@ def groups(model: DeepBasisGP, settings: Settings) -> list[dict[str, object]]:
         {"params": list(model.posterior.parameters()), "lr": settings.posterior_learning_rate or rate},
         {"params": list(model.noise.parameters()), "lr": settings.noise_learning_rate or rate},
     ]
-
-
-def score(model: DeepBasisGP, data: Rows, settings: Settings) -> float:
-    """The validation score through the public predictions and metrics."""
-    with torch.no_grad():
-        predictive = predict(model(data.x), corrected=settings.corrected)
-        if settings.objective == "mse":
-            return float(metrics.rmse(predictive, data.y)) ** 2
-        return float((metrics.crps if settings.selection == "crps" else metrics.nll)(predictive, data.y))
 
 
 def clip(model: DeepBasisGP, limit: float | None) -> None:
@@ -209,3 +201,23 @@ def test_exact_training_learns(lab):
     loss = outcome.history["train_loss"]
     assert bool((loss[10:] < loss[:-10]).all())
     assert float(loss[0] - loss[-1]) > 0.3
+
+
+def test_schedules_follow_lambda_lr(lab):
+    """A whole run with warm-up and cosine against torch's AdamW with LambdaLR, by hand."""
+    member = lab.members(1)[0]
+    settings = lab.settings(epochs=20, schedule="cosine", warmup_steps=15)
+    outcome = train(lab.build(), [member], lab.data, lab.validation, settings)[0]
+    model = lab.build()(member).double()
+    optimiser = torch.optim.AdamW(groups(model, settings), lr=settings.learning_rate, weight_decay=0.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: factor(step, "cosine", 15, 80))
+    scalars = [torch.tensor(v, dtype=torch.float64) for v in (50.0, member.alpha, member.beta)]
+    validation = []
+    for epoch in range(20):
+        for rows in shuffled(torch.tensor([member.seed]), epoch, 50)[0].split(16):
+            optimiser.zero_grad()
+            OBJECTIVES["dppgp"](model, lab.data.x[rows], lab.data.y[rows], *scalars, None).backward()
+            optimiser.step()
+            scheduler.step()
+        validation.append(score(model, lab.validation, settings))
+    assert outcome.history["validation"].tolist() == pytest.approx(validation, rel=0.0, abs=1e-10)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from deepbasis.engine.training import train
+from support.validation import score
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -19,17 +19,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from deepbasis.engine import distributed
-from deepbasis.engine.batches import Rows, Stream
+from deepbasis.engine.batches import Rows
+from deepbasis.engine.checkpoint import Outcome
 from deepbasis.engine.distributed import Team
 from deepbasis.engine.members import Build, Member
-from deepbasis.engine.outcomes import Outcome
-from deepbasis.engine.progress import EpochReport
 from deepbasis.engine.settings import Settings
+from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.gp import exact
 from deepbasis.gp.build import build
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import Whole
+from deepbasis.progress import EpochReport
 from deepbasis.registry import OBJECTIVES
 
 Batches = list[tuple[Tensor, ...]]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deepbasis import estimator
-from deepbasis.engine import devices
+from deepbasis.engine import device as devices
 from support.choosing import easy, small
 
 pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")

@@ -34,8 +34,8 @@ def demo(
     from deepbasis import plots
 
     plots.new_figure(1, 1)  # is matplotlib there? Ask before the work, not after it.
-    from deepbasis.engine.progress import ProgressBar
     from deepbasis.paper import demo as experiment
+    from deepbasis.progress import ProgressBar
 
     size = experiment.QUICK if quick else experiment.FULL
     with ProgressBar() as bar:

@@ -60,9 +60,9 @@ def reproduce(
     from deepbasis import plots
 
     plots.new_figure(1, 1)  # is matplotlib there? Ask before the work, not after it.
-    from deepbasis.engine import devices
-    from deepbasis.engine.progress import ProgressBar
+    from deepbasis.engine import device as devices
     from deepbasis.paper.parts import Folder
+    from deepbasis.progress import ProgressBar
 
     with ProgressBar() as bar:
         folder = Folder(place, devices.present(device), tuple(only or ()), bar, tell=typer.echo)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from deepbasis.engine.compilation import compiled
+from deepbasis.engine.device import compiled
 
 
 class AdamW:

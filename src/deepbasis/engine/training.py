@@ -9,8 +9,11 @@ workers (`distributed.start()` under torchrun) share the rows of every batch, or
 import gc
 import hashlib
 import logging
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from os import PathLike, fspath
 
@@ -18,21 +21,19 @@ import torch
 from torch import Tensor
 
 from deepbasis import __version__
-from deepbasis.engine.batches import Rows, Stream
-from deepbasis.engine.checkpoint import ACTIVE, FAILED, FINISHED, RunState, WaveState
+from deepbasis.engine.batches import Rows
+from deepbasis.engine.checkpoint import ACTIVE, FAILED, FINISHED, Outcome, RunState, WaveState, outcome_of
 from deepbasis.engine.distributed import ALONE, Team
-from deepbasis.engine.interrupts import interrupts
 from deepbasis.engine.members import Build, Member
 from deepbasis.engine.memory import available_bytes, bytes_per_member, is_out_of_memory
-from deepbasis.engine.outcomes import Outcome as Outcome  # train returns it, so it is found here too
-from deepbasis.engine.outcomes import outcome_of
-from deepbasis.engine.progress import EpochReport, Progress
 from deepbasis.engine.settings import Settings
+from deepbasis.engine.streams import Stream
 from deepbasis.engine.wave import Wave
 from deepbasis.errors import InputError, check_choice, check_positive_int
 from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import WeightPosterior
+from deepbasis.progress import EpochReport, Progress
 
 log = logging.getLogger("deepbasis")
 
@@ -84,6 +85,26 @@ def train(
         run.go(interrupted, wave_size)
     gc.collect()  # the last wave is a cycle of references; its memory is wanted for predictions
     return run.outcomes()
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a flag that the engine looks at between steps; the second one raises as usual."""
+    seen = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # handlers can be set in the main thread alone
+        yield seen.is_set
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: object) -> None:
+        seen.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield seen.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _by_members(spread: str, team: Team, members: list[Member], data: Rows | Stream) -> bool:

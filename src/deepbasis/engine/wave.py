@@ -11,15 +11,15 @@ from torch import Tensor
 
 from deepbasis.engine import distributed
 from deepbasis.engine.averaging import Average
-from deepbasis.engine.batches import Batch, Batches, Rows, Stream
-from deepbasis.engine.capture import captured, training_precision
+from deepbasis.engine.batches import Batch, Batches, Rows
 from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, empty_history, to_cpu
-from deepbasis.engine.compilation import compiled
+from deepbasis.engine.device import captured, compiled, training_precision
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Build, Member, Stack
 from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.optimiser import AdamW, Schedule, clip_per_member
 from deepbasis.engine.settings import Settings
+from deepbasis.engine.streams import Stream
 from deepbasis.gp import exact
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import Whole

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from deepbasis.engine import devices
+from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import INTERRUPTED
 from deepbasis.engine.members import Member
-from deepbasis.engine.progress import Progress
 from deepbasis.engine.settings import Settings, settings_for
 from deepbasis.engine.training import train
 from deepbasis.gp import metrics
@@ -31,6 +30,7 @@ from deepbasis.gp.expansion import RBF
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, predict
 from deepbasis.paper import data_step1d
+from deepbasis.progress import Progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

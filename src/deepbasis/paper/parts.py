@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from deepbasis import storage
-from deepbasis.engine.progress import Progress
 from deepbasis.errors import CheckpointMismatchError
 from deepbasis.paper.machine import describe
+from deepbasis.progress import Progress
 
 KIND = "part"
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Rows
-from deepbasis.engine.checkpoint import INTERRUPTED
+from deepbasis.engine.checkpoint import INTERRUPTED, Outcome
 from deepbasis.engine.members import Build, Ensemble, Member
-from deepbasis.engine.progress import Progress
 from deepbasis.engine.settings import Settings
-from deepbasis.engine.training import Outcome, train
+from deepbasis.engine.training import train
 from deepbasis.gp import metrics
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian
+from deepbasis.progress import Progress
 
 
 @dataclass(frozen=True)
