@@ -27,6 +27,7 @@ SPLITS = (PAPER, SAFE, CV)
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
 COPY_FREE = ("elevators", "kin40k")
 """No row has a copy here: the duplicate-safe split is the paper's, and so is its part."""
+Load = Callable[[str, Path | None], RegressionTable]
 OOKLA = tuple(f"{name}-{target}" for name in data_ookla.PREPARED for target in ookla_experiment.TARGETS)
 
 
@@ -85,7 +86,7 @@ class Size:
         return {"rows": self.uci_rows}
 
 
-def folds(task: Task, size: Size, data_dir: Path | None = None) -> Iterator[Fold]:
+def folds(task: Task, size: Size, data_dir: Path | None = None, load: Load = data_uci.load) -> Iterator[Fold]:
     if task.split == CV:
         yield from cross_validation(SMALL[task.dataset](size.small_rows), size)
     elif task.dataset in OOKLA:
@@ -93,7 +94,7 @@ def folds(task: Task, size: Size, data_dir: Path | None = None) -> Iterator[Fold
         tiles = ookla_experiment.load(name, ookla_experiment.FULL, data_dir)
         yield _fold(0, tiles.scaled(target), tiles.split, range(size.ookla_seeds))
     else:
-        X, y = (array[: size.uci_rows] for array in data_uci.load(task.dataset, data_dir))
+        X, y = (array[: size.uci_rows] for array in load(task.dataset, data_dir))
         if task.split == PAPER:
             split = splits.random_split(len(y))
             yield _fold(0, data_uci.paper_scaling(RegressionTable(X, y), split), split, range(size.seeds))

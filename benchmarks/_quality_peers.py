@@ -42,6 +42,9 @@ BREAKDOWNS = (NumericalError, ArithmeticError, np.linalg.LinAlgError, torch.lina
 METRICS = ("nll", "crps", "mae", "rmse", "coverage_95", "width_95")
 
 
+WIDTH, BATCH, LEARNING_RATE = 64, 1024, 1e-3
+
+
 @dataclass(frozen=True)
 class Effort:
     """Where to compute, and how much."""
@@ -50,6 +53,8 @@ class Effort:
     threads: int = 1
     limit: int | None = None
     """At most so many epochs, trees or stages of any model; none is each one's own number."""
+    batch: int = BATCH
+    learning_rate: float = LEARNING_RATE
 
     def at_most(self, wanted: int) -> int:
         return wanted if self.limit is None else min(wanted, self.limit)
@@ -164,7 +169,6 @@ def _ours(name: str, what: str, **arguments: Any) -> Model:
 
 # ---- neural peers --------------------------------------------------------------------------------------------------
 
-WIDTH, BATCH, LEARNING_RATE = 64, 1024, 1e-3
 FEWEST_STEPS = 4_000
 """An epoch of a small table is one step: without this its models would be left untrained."""
 
@@ -199,7 +203,7 @@ DEEP_ENSEMBLE: Mapping[str, Any] = MappingProxyType(
 
 def epochs_and_patience(rows: int, epochs: int, effort: Effort) -> tuple[int, int]:
     """At most so many epochs, more where they are short; and a fifth of them without progress ends a training."""
-    steps = -(-rows // BATCH)
+    steps = -(-rows // effort.batch)
     most = effort.at_most(max(epochs, -(-FEWEST_STEPS // steps)))
     return most, max(1, most // 5)
 
@@ -228,10 +232,12 @@ def fit_gpytorch(objective: str, fold: Fold, seeds: Sequence[int], effort: Effor
         model, likelihood = make()
         mll = _peers.OBJECTIVES[objective](likelihood, model.gp, num_data=len(y))
         noise = {"params": list(likelihood.parameters()), "lr": GPYTORCH["noise_learning_rate"]}
-        optimiser = torch.optim.AdamW([{"params": list(model.parameters())}, noise], lr=LEARNING_RATE, fused=True)
+        optimiser = torch.optim.AdamW(
+            [{"params": list(model.parameters())}, noise], lr=effort.learning_rate, fused=True
+        )
         best, best_epoch, kept = math.inf, 0, (model.state_dict(), likelihood.state_dict())
         for epoch in range(1, most + 1):
-            for rows in torch.randperm(len(y), generator=shuffle).to(device).split(BATCH):
+            for rows in torch.randperm(len(y), generator=shuffle).to(device).split(effort.batch):
                 optimiser.zero_grad()
                 (-mll(model(x[rows]), y[rows])).backward()
                 optimiser.step()
@@ -282,9 +288,15 @@ class MeanVariance(nn.Module):
         return mean, nn.functional.softplus(raw) + self.floor
 
 
-def fit_deep_ensemble(fold: Fold, seeds: Sequence[int], effort: Effort, inner: int | None = None) -> list[Trained]:
+def fit_deep_ensemble(
+    fold: Fold,
+    seeds: Sequence[int],
+    effort: Effort,
+    inner: int | None = None,
+    members: int = DEEP_ENSEMBLE["members"],
+) -> list[Trained]:
     """All members of all seeds as one stack. Each has its own start, its own batches and its own best epoch."""
-    members, device = DEEP_ENSEMBLE["members"], effort.device
+    device = effort.device
     own_seeds = [1_000 * seed + k for seed in seeds for k in range(members)]
     networks = []
     with torch.random.fork_rng(devices=[]):
@@ -324,12 +336,12 @@ def _train_stack(
         return gaussian_nll(y, *functional_call(skeleton, parameters, (x,))).mean()
 
     own_rows, same_rows = torch.vmap(nll), torch.vmap(nll, (0, None, None))
-    optimiser = torch.optim.AdamW(stack.values(), lr=LEARNING_RATE, fused=True)
+    optimiser = torch.optim.AdamW(stack.values(), lr=effort.learning_rate, fused=True)
     best = torch.full((len(networks),), torch.inf, device=device)
     best_epoch = torch.zeros(len(networks), dtype=torch.long, device=device)
     for epoch in range(1, most + 1):
         order = torch.stack([torch.randperm(len(y), generator=shuffle) for shuffle in shuffles]).to(device)
-        for rows in order.split(BATCH, dim=1):
+        for rows in order.split(effort.batch, dim=1):
             optimiser.zero_grad()
             own_rows(stack, x[rows], y[rows]).sum().backward()  # a sum: no member's gradient knows of the others
             optimiser.step()

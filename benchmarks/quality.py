@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from _quality_data import COPY_FREE, CV, FULL, OOKLA, QUICK, SPLITS, Fold, Size, Task, folds
+from _quality_data import COPY_FREE, CV, FULL, OOKLA, QUICK, SPLITS, Fold, Load, Size, Task, folds
 from _quality_peers import METRICS, MODELS, OURS, Effort, Model, score
 from deepbasis.engine import device as devices
 from deepbasis.errors import CheckpointMismatchError, InputError
+from deepbasis.paper import data_uci
 from deepbasis.paper.data_download import data_folder
 from deepbasis.paper.data_ookla import ATTRIBUTION
 from deepbasis.paper.parts import Content, Folder, Part, markdown_table, number, provenance, summary, tidy_csv
@@ -110,6 +111,7 @@ def collect(
     wanted: Wanted,
     data_dir: Path | None = None,
     models: Mapping[str, Model] = MODELS,
+    load: Load = data_uci.load,
 ) -> Iterator[Part]:
     """Every part that is there or can be made; what cannot be is said once."""
     said: set[str] = set()
@@ -120,7 +122,7 @@ def collect(
             folder.tell(reason)
 
     for task in dict.fromkeys(task.recorded for task in size.tasks):
-        data = cache(lambda task=task: list(folds(task, size, data_dir)))  # read only if a part must be computed
+        data = cache(lambda task=task: list(folds(task, size, data_dir, load)))  # read only if a part must be computed
         for model in models.values():
             name = f"{task.split}-{task.dataset}-{model.name}"
             recorded = (folder.path / "parts" / f"{name}.safetensors").exists()

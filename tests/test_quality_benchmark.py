@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -85,10 +86,10 @@ def test_at_least_seven_small_sets_of_some_hundred_rows():
         assert y.std() > 0
 
 
-def test_duplicate_safe_folds_are_other_splits_without_copies_across(monkeypatch):
+def test_duplicate_safe_folds_are_other_splits_without_copies_across():
     X = np.repeat(np.random.default_rng(0).standard_normal((60, 2)), 3, axis=0)
-    monkeypatch.setattr(uci, "load", lambda name, folder: uci.RegressionTable(X, X[:, 0] + np.arange(180.0)))
-    folds = list(data.folds(Task(SAFE, "pol"), data.FULL))
+    table = uci.RegressionTable(X, X[:, 0] + np.arange(180.0))
+    folds = list(data.folds(Task(SAFE, "pol"), data.FULL, load=lambda name, folder: table))
     assert [fold.seeds for fold in folds] == [(0,), (1,), (2,), (3,), (4,)]
     assert len({fold.digest for fold in folds}) == 5
     for fold in folds:
@@ -98,7 +99,7 @@ def test_duplicate_safe_folds_are_other_splits_without_copies_across(monkeypatch
         assert not train & test
         assert not train & validation
         assert not validation & test
-    (paper,) = data.folds(Task(PAPER, "pol"), data.FULL)
+    (paper,) = data.folds(Task(PAPER, "pol"), data.FULL, load=lambda name, folder: table)
     assert paper.seeds == (0, 1, 2, 3, 4)
 
 
@@ -115,9 +116,9 @@ def constant(fold: Fold, seeds, effort) -> list[Trained]:
     return [Trained(lambda x: Gaussian(torch.zeros(len(x)), torch.ones(len(x))), None) for _ in seeds]
 
 
-def collect(folder, models, size=SMALL, wanted=None) -> list[Part]:
+def collect(folder, models, size=SMALL, wanted=None, load=uci.load) -> list[Part]:
     wanted = wanted or quality.Wanted(models=[m.name for m in models])
-    return list(quality.collect(folder, size, CPU, wanted, models={m.name: m for m in models}))
+    return list(quality.collect(folder, size, CPU, wanted, models={m.name: m for m in models}, load=load))
 
 
 def test_every_model_gets_the_same_folds(folder):
@@ -169,28 +170,28 @@ def test_a_part_is_computed_once_and_only_if_it_is_wanted(folder):
     assert calls == [0, 1]
 
 
-def test_a_part_that_cannot_be_added_to_stays_as_it_is(folder, monkeypatch):
+def test_a_part_that_cannot_be_added_to_stays_as_it_is(folder):
     rng = np.random.default_rng(0)
     table = uci.RegressionTable(rng.standard_normal((60, 2)), rng.standard_normal(60))
-    monkeypatch.setattr(uci, "load", lambda name, folder=None: table)
     sizes = [replace(SMALL, tasks=(Task(PAPER, "pol"),), seeds=seeds) for seeds in (1, 2)]
-    (part,) = collect(folder, [Model("a", "", constant)], size=sizes[0])
+    (part,) = collect(folder, [Model("a", "", constant)], size=sizes[0], load=lambda name, folder: table)
 
-    def gone(name, folder=None):
+    def gone(name, folder):
         raise InputError("pol is not there")
 
-    monkeypatch.setattr(uci, "load", gone)
-    (again,) = collect(folder, [Model("a", "", constant)], size=sizes[1])
+    (again,) = collect(folder, [Model("a", "", constant)], size=sizes[1], load=gone)
     assert again.values == part.values
     assert "stays so" in folder.said[-1]
 
 
 @pytest.mark.parametrize("split", [PAPER, SAFE])
-def test_a_part_with_fewer_seeds_is_added_to(split, folder, monkeypatch):
+def test_a_part_with_fewer_seeds_is_added_to(split, folder):
     rng = np.random.default_rng(0)
     table = uci.RegressionTable(rng.standard_normal((60, 2)), rng.standard_normal(60))
-    monkeypatch.setattr(uci, "load", lambda name, folder=None: table)
     calls = []
+
+    def load(name, folder):
+        return table
 
     def fit(fold, seeds, effort):
         calls.append((fold.index, *seeds))
@@ -198,7 +199,7 @@ def test_a_part_with_fewer_seeds_is_added_to(split, folder, monkeypatch):
 
     def run(seeds, *wanted):
         size = replace(SMALL, tasks=(Task(split, "pol"),), seeds=seeds)
-        (part,) = collect(folder, [Model("a", "", fit)], wanted=quality.Wanted(wanted), size=size)
+        (part,) = collect(folder, [Model("a", "", fit)], size, quality.Wanted(wanted), load)
         return part.values["folds"]
 
     first = run(1, "a")
@@ -207,7 +208,8 @@ def test_a_part_with_fewer_seeds_is_added_to(split, folder, monkeypatch):
     assert run(2, "a") == run(3, "a")
     assert calls == ([(0, 0), (0, 1), (0, 2)] if split == PAPER else [(0, 0), (1, 1), (2, 2)])
     assert [record["seed"] for record in run(3)] == [0, 1, 2]
-    (part,) = collect(folder, [Model("a", "", fit)], size=replace(SMALL, tasks=(Task(split, "pol"),), seeds=3))
+    size = replace(SMALL, tasks=(Task(split, "pol"),), seeds=3)
+    (part,) = collect(folder, [Model("a", "", fit)], size, load=load)
     assert part.made["before"]["date"] <= part.made["date"]
     assert "1 parts" in provenance([part])
 
@@ -379,9 +381,9 @@ def toy(rows: int = 300) -> Fold:
 
 
 @pytest.mark.parametrize("name", ["deep-ensemble", "gpytorch-pp-dkl", "gpytorch-sv-dkl", "sklearn-gp"])
-def test_a_peer_beats_a_constant_gaussian(name, monkeypatch):
-    monkeypatch.setattr(peers, "LEARNING_RATE", 1e-2)  # to be there in a second
-    effort, fold = (CPU, toy(100)) if name == "sklearn-gp" else (replace(CPU, limit=150), toy())
+def test_a_peer_beats_a_constant_gaussian(name):
+    quick = replace(CPU, limit=150, learning_rate=1e-2)  # to be there in a second
+    effort, fold = (CPU, toy(100)) if name == "sklearn-gp" else (quick, toy())
     (record,) = peers.score(peers.MODELS[name], fold, effort)
     assert record["error"] is None
     assert record["nll"] < 0.2
@@ -390,9 +392,9 @@ def test_a_peer_beats_a_constant_gaussian(name, monkeypatch):
     assert record["seconds"] > 0.0
 
 
-def test_a_stacked_ensemble_is_the_one_that_is_trained_alone(monkeypatch):
-    monkeypatch.setattr(peers, "BATCH", 64)  # several steps an epoch: the shuffling counts
-    fold, effort = toy(), Effort(torch.device("cpu"), limit=20)
+def test_a_stacked_ensemble_is_the_one_that_is_trained_alone():
+    """With several steps an epoch: the shuffling counts."""
+    fold, effort = toy(), Effort(torch.device("cpu"), limit=20, batch=64)
     _, second = peers.fit_deep_ensemble(fold, [0, 1], effort)
     (alone,) = peers.fit_deep_ensemble(fold, [1], effort)
     together, separate = second.predict(fold.test.x), alone.predict(fold.test.x)
@@ -402,15 +404,15 @@ def test_a_stacked_ensemble_is_the_one_that_is_trained_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["deep-ensemble", "gpytorch-pp-dkl"])
-def test_the_best_epoch_predicts_not_the_last(name, monkeypatch):
+def test_the_best_epoch_predicts_not_the_last(name):
     """Validation targets that are noise make an early epoch the best: stopping right there predicts the same."""
     fold = toy()
     noise = Side(fold.validation.x, 0.5 * torch.randn(80, generator=torch.Generator().manual_seed(1)))
     fold = replace(fold, validation=noise)
-    monkeypatch.setitem(peers.__dict__, "DEEP_ENSEMBLE", {**peers.DEEP_ENSEMBLE, "members": 1})
-    (long,) = peers.MODELS[name].fit(fold, [0], Effort(torch.device("cpu"), limit=60))
+    fit = partial(peers.fit_deep_ensemble, members=1) if name == "deep-ensemble" else peers.MODELS[name].fit
+    (long,) = fit(fold, [0], Effort(torch.device("cpu"), limit=60))
     assert 0 < long.rounds < 60
-    (short,) = peers.MODELS[name].fit(fold, [0], Effort(torch.device("cpu"), limit=int(long.rounds)))
+    (short,) = fit(fold, [0], Effort(torch.device("cpu"), limit=int(long.rounds)))
     one, other = long.predict(fold.test.x), short.predict(fold.test.x)
     torch.testing.assert_close(one.mean, other.mean, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(one.variance, other.variance, rtol=1e-3, atol=1e-4)
