@@ -82,6 +82,7 @@ def test_ctrl_c_during_a_fit_writes_nothing(here, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(here, tmp_path):
     """`deepbasis predict model - < new.csv | head -1`, with more than a pipe holds."""
     new = pd.concat([mixed_table(500, seed=1)] * 20)
@@ -99,6 +100,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(here, tmp_path):
         assert process.wait(timeout=60) == 141
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_standard_output_that_is_full(here):
     with open("/dev/full", "wb") as full:

@@ -14,7 +14,7 @@ from deepbasis import DeepBasisRegressor, cli, storage
 from deepbasis.commands import fitting
 
 SMALL = ["--epochs", "2", "--batch-size", "64", "--members", "1", "--rank", "8", "--width", "8", "--alpha", "0.1"]
-SMALL += ["--seed", "0"]
+SMALL += ["--seed", "0", "--method", "dbk-silu"]
 
 
 def run(*arguments: object) -> Result:

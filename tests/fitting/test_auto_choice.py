@@ -194,8 +194,7 @@ def test_what_has_no_finite_score_is_not_taken(bad: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:on the 40 validation rows")
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("calibrate", [True, False])
+@pytest.mark.parametrize(("seed", "calibrate"), [(0, True), (1, True), (2, False)])
 def test_the_validation_rows_choose(seed: int, calibrate: bool) -> None:
     """As the fitted models predict them, each with its calibration if it has one."""
     X, y = easy(60, seed)
@@ -243,6 +242,7 @@ def criterion(kernel: DeepBasisRegressor, rows: int = 60) -> float:
     return float(-2.0 * bound + count * np.log(rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "expected"), [(lines, "sv-rbf-linear"), (wave, "sv-rbf")])
 def test_of_two_kernels_the_likelier_is_taken(
     monkeypatch: pytest.MonkeyPatch, table: Callable[[int, int], tuple[Floats, Floats]], expected: str
@@ -271,6 +271,7 @@ def test_groups_are_for_networks(prefer: Callable[[str], None]) -> None:
     assert small().fit(X, y, groups=np.arange(len(X)) // 5).method_ == "dbk-silu"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "expected"), [(smooth, "kernel"), (stepped, "dbk-silu")])
 def test_auto_takes_what_is_better_on_new_rows(
     table: Callable[[int, int], tuple[Floats, Floats]], expected: str
@@ -297,15 +298,12 @@ def test_auto_takes_what_is_better_on_new_rows(
 
 
 @pytest.mark.parametrize("rank", [8, 18, 64])
-def test_neither_order_nor_copies_change_the_choice_or_the_model(
-    monkeypatch: pytest.MonkeyPatch, prefer: Callable[[str], None], rank: int
-) -> None:
+def test_neither_order_nor_copies_change_the_choice_or_the_model(prefer: Callable[[str], None], rank: int) -> None:
     """With fewer inducing points than the 18 distinct rows to train on, with as many, and with more asked for."""
     prefer("sv-rbf-linear")
     X, y = easy(20)
     count = np.random.default_rng(0).integers(1, 4, size=20)
     order = np.random.default_rng(1).permutation(count.sum())
-    monkeypatch.setattr(planning, "RECIPES", {"default": replace(RECIPES["default"], exact_steps=100)})
     settings = {"rank": rank}
     weighted = small(**settings).fit(X, y, sample_weight=count)
     repeated = small(**settings).fit(np.repeat(X, count, axis=0)[order], np.repeat(y, count)[order])

@@ -161,8 +161,7 @@ def test_an_interrupt_before_the_last_trial_has_a_result_is_told_too(
     assert_same(model, alone, X)
 
 
-@pytest.mark.parametrize("candidate", [0, 1, 2])
-@pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf-linear"])
+@pytest.mark.parametrize(("candidate", "chosen"), [(0, "dbk-silu"), (1, "sv-rbf-linear"), (2, "dbk-silu")])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -26,6 +26,7 @@ def experiment(noise: float) -> tuple[Floats, Floats]:
     return X, np.sin(3.0 * X[:, 0]) * np.cos(2.0 * X[:, 1]) + noise * rng.normal(size=len(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "trainings"), [(0.003, 2), (0.3, 1)])
 def test_a_kernel_finds_how_little_noise_there_is(
     monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], noise: float, trainings: int
