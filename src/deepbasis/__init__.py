@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "DeepBasisRegressor": "estimator",
-    "FitWarning": "estimator",
+    "DeepBasisRegressor": "estimators",
+    "FitWarning": "errors",
     "DeepBasisError": "errors",
     "InputError": "errors",
     "FileFormatError": "errors",
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from deepbasis.errors import CheckpointMismatchError as CheckpointMismatchError
     from deepbasis.errors import DeepBasisError as DeepBasisError
     from deepbasis.errors import FileFormatError as FileFormatError
+    from deepbasis.errors import FitWarning as FitWarning
     from deepbasis.errors import InputError as InputError
     from deepbasis.errors import NumericalError as NumericalError
-    from deepbasis.estimator import DeepBasisRegressor as DeepBasisRegressor
-    from deepbasis.estimator import FitWarning as FitWarning
+    from deepbasis.estimators import DeepBasisRegressor as DeepBasisRegressor
     from deepbasis.gp.build import build as build
     from deepbasis.gp.methods import METHODS as METHODS
     from deepbasis.gp.model import DeepBasisGP as DeepBasisGP

@@ -36,7 +36,11 @@ class NumericalError(DeepBasisError, RuntimeError):
 
 
 class UnfinishedError(KeyboardInterrupt):
-    """A fit that was interrupted before it had any result; an interrupt like any other to who does not ask."""
+    """A fit that was interrupted before it had any result; to most callers a `KeyboardInterrupt` like any other."""
+
+
+class FitWarning(UserWarning):
+    """The fit ended, but something about it should be looked at."""
 
 
 class WorkerError(DeepBasisError, RuntimeError):

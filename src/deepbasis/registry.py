@@ -66,7 +66,7 @@ EMBEDDINGS: Registry[Callable[[int], nn.Module] | None] = Registry(
 )
 """(number of columns) -> embedding."""
 
-LIKELIHOODS: Registry[Callable[..., nn.Module]] = Registry("likelihood", {})
+LIKELIHOODS: Registry[Callable[..., nn.Module]] = Registry("likelihood", {"gaussian": "deepbasis.gp.model:Noise"})
 """(*, noise) -> likelihood."""
 
 OBJECTIVES: Registry[Callable[..., Tensor]] = Registry(
@@ -100,12 +100,13 @@ REGISTRIES: Registry[Registry[Any]] = Registry(
         "objective": OBJECTIVES,
         "format": FORMATS,
         "method": "deepbasis.gp.methods:METHODS",
+        "recipe": "deepbasis.fitting.recipe:RECIPES",
     },
 )
 
 
 def register(kind: str, name: str, value: Any) -> None:
-    """Add an expansion, embedding, likelihood, objective, file format or method under a new name.
+    """Add an expansion, embedding, likelihood, objective, file format, method or recipe under a new name.
 
     `value` is what the registry of that kind holds, or "module:attribute", which is imported at first use.
     """

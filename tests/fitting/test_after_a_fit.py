@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from deepbasis.estimator import FitWarning
 from scipy import stats
 from sklearn.exceptions import NotFittedError
 
 from deepbasis import DeepBasisRegressor, estimator
 from deepbasis.errors import InputError, NumericalError
-from deepbasis.estimator import FitWarning
 from deepbasis.gp.methods import METHODS
 from deepbasis.tables.resident import Table
 from support.regressors import close, easy, small

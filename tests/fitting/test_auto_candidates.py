@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from deepbasis import DeepBasisRegressor, planning
 from deepbasis.planning import candidates
 from deepbasis.recipes import RECIPES, weights_for
+
+from deepbasis import DeepBasisRegressor, planning
 from support.choosing import DEEP, KERNELS, easy, small
 
 pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")

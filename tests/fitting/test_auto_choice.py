@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from deepbasis.planning import candidates
+from deepbasis.recipes import RECIPES
 from sklearn.datasets import make_friedman1
 
 from deepbasis import DeepBasisRegressor, choosing, planning
 from deepbasis.engine.batches import Rows
 from deepbasis.gp.predictive import Gaussian
-from deepbasis.planning import candidates
-from deepbasis.recipes import RECIPES
 from deepbasis.tables.resident import Table
 from support.choosing import DEEP, DEFAULT, KERNELS, SHALLOW, Floats, assert_same, easy, small
 

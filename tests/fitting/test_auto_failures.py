@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from deepbasis.estimator import FitWarning
+from deepbasis.starting import starting_noise
 
 from deepbasis import choosing, estimator
 from deepbasis.errors import NumericalError
-from deepbasis.estimator import FitWarning
 from deepbasis.gp.expansion import RBF
-from deepbasis.starting import starting_noise
 from support.choosing import Workers, assert_same, easy, small
 
 pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")

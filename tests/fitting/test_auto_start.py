@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from deepbasis.starting import starting_noise, straight_line
 
 from deepbasis.engine.members import Member
-from deepbasis.starting import starting_noise, straight_line
 from support.choosing import easy, small
 
 pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")

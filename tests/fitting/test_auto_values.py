@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from deepbasis.planning import make_plan
+from deepbasis.recipes import FLOAT64_ROWS, RECIPES
 
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import InputError
-from deepbasis.planning import make_plan
-from deepbasis.recipes import FLOAT64_ROWS, RECIPES
 from support.regressors import close, easy, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")

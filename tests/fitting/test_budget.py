@@ -1,9 +1,9 @@
 """Memory: sizes as people write them, and what is made of a limit."""
 
 import pytest
+from deepbasis.budget import Budget, fits_in_memory, parse_memory, words
 
 from deepbasis import budget
-from deepbasis.budget import Budget, fits_in_memory, parse_memory, words
 from deepbasis.errors import InputError
 
 MIB = 2**20

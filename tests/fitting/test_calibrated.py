@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from deepbasis.recipes import RECIPES
 
 from deepbasis import DeepBasisRegressor, arguments
 from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.predictive import GaussianMixture
-from deepbasis.recipes import RECIPES
 from deepbasis.tables.resident import Table
 from support.regressors import Floats, close, easy, small
 

@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from deepbasis.estimator import FitWarning
+from deepbasis.planning import folds_of
+from deepbasis.recipes import RECIPES
+from deepbasis.validating import joined, joined_predictions
 from numpy.typing import NDArray
 
 from deepbasis import DeepBasisRegressor, choosing, estimator, planning
 from deepbasis.engine.batches import Rows
 from deepbasis.errors import NumericalError
-from deepbasis.estimator import FitWarning
 from deepbasis.gp.calibration import calibrate
 from deepbasis.gp.predictive import GaussianMixture
-from deepbasis.planning import folds_of
-from deepbasis.recipes import RECIPES
 from deepbasis.tables.resident import Table
-from deepbasis.validating import joined, joined_predictions
 
 Floats = NDArray[np.float64]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from deepbasis.estimator import KIND
 
 from deepbasis import DeepBasisRegressor, storage
 from deepbasis.errors import FileFormatError
-from deepbasis.estimator import KIND
 from support.model_files import Metadata
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from deepbasis.estimator import FitWarning
+from deepbasis.recipes import RECIPES
 
 from deepbasis import DeepBasisRegressor, estimator, planning
 from deepbasis.errors import NumericalError, UnfinishedError
-from deepbasis.estimator import FitWarning
-from deepbasis.recipes import RECIPES
 from support.choosing import Floats
 
 pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")

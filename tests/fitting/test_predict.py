@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from deepbasis.planning import make_plan
 from scipy import stats
 from scipy.special import logsumexp
 from sklearn.metrics import r2_score
 
 from deepbasis import predictions
 from deepbasis.errors import InputError
-from deepbasis.planning import make_plan
 from support.regressors import Fitted, close, easy, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")

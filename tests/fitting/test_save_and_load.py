@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from deepbasis.estimator import KIND
+from deepbasis.persistence import fingerprint
 
 from deepbasis import DeepBasisRegressor, choosing, storage
 from deepbasis.errors import FileFormatError
-from deepbasis.estimator import KIND
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.methods import METHODS
-from deepbasis.persistence import fingerprint
 from support.model_files import FIXTURES, Metadata, as_table, assert_same, mixed, numbers, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")

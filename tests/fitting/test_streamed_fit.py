@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from deepbasis.budget import Sizes
+from deepbasis.planning import make_plan
+from deepbasis.starting import starting_noise, straight_line
 from pyarrow import dataset
 
 from deepbasis import DeepBasisRegressor, estimator
-from deepbasis.budget import Sizes
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError
-from deepbasis.planning import make_plan
-from deepbasis.starting import starting_noise, straight_line
 from deepbasis.tables.source import Source
 from support.streams import DROP, LENGTHS, encoder_of, epoch_of, frame, small, survey_of
 

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from deepbasis.budget import Sizes
 from pyarrow import parquet
 
 from deepbasis import DeepBasisRegressor, budget, estimator, streaming
-from deepbasis.budget import Sizes
 from deepbasis.errors import CheckpointMismatchError, InputError
 from support.streams import DROP, small
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
 from deepbasis.budget import Sizes
-from deepbasis.errors import InputError
 from deepbasis.planning import make_plan
+
+from deepbasis.errors import InputError
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.reading import read_columns
 from deepbasis.tables.targets import TargetScaler

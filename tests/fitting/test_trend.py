@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from deepbasis.planning import trend_of
+from deepbasis.starting import Line, straight_line
 from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
@@ -23,8 +25,6 @@ from deepbasis.gp import exact
 from deepbasis.gp.build import build
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.planning import trend_of
-from deepbasis.starting import Line, straight_line
 
 Floats = NDArray[np.float64]
 

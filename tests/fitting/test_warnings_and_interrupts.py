@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from deepbasis.estimator import FitWarning
 
 from deepbasis import DeepBasisRegressor, estimator
 from deepbasis.errors import NumericalError
-from deepbasis.estimator import FitWarning
 from deepbasis.tables.table import Table
 from support.regressors import easy, small
 

@@ -22,6 +22,9 @@ MAX_CATEGORIES = 32
 IDENTIFIER_CATEGORIES = 1000
 """A column with more categories than this, and more than half as many as rows, is an identifier."""
 
+STANDARD, MIN_MAX = "standard", "min-max"
+"""Number columns are scaled to mean 0 and standard deviation 1, or to the range from -1 to 1."""
+
 LINEAR, LINEAR_DATES, FLAT = 10.0, 3.0, 1e12
 """Scaled numbers are kept up to 10 (dates up to 3), grow logarithmically beyond, and not at all beyond 10^12 (where
 they are 37.6)."""
@@ -86,7 +89,7 @@ def squash(z: Array, linear: float = LINEAR) -> Array:
 # --- training
 
 
-def fit_encoding(column: Column, weight: Array | None) -> Encoding:
+def fit_encoding(column: Column, weight: Array | None, scaling: str = STANDARD) -> Encoding:
     """Of a column that has values, from rows of positive weight."""
     present = ~column.missing
     values, missing = column.values[present], not present.all()
@@ -96,7 +99,7 @@ def fit_encoding(column: Column, weight: Array | None) -> Encoding:
         names = (column.categories[position] for position in distinct)
         return category_encoding(dict(zip(names, mass, strict=True)), missing)
     phases = phases_that_vary(phase_ranges(distinct)) if column.kind == "datetime" else ()
-    return number_encoding(column.kind, distinct, mass, missing, phases)
+    return number_encoding(column.kind, distinct, mass, missing, phases, scaling=scaling)
 
 
 def no_values(label: str) -> InputError:
@@ -111,6 +114,7 @@ def number_encoding(
     phases: tuple[str, ...],
     ends: tuple[float, float] | None = None,
     moments: tuple[float, float] | None = None,
+    scaling: str = STANDARD,
 ) -> Encoding:
     """Of a column of numbers, from its distribution: values in ascending order, and their weights.
 
@@ -122,6 +126,8 @@ def number_encoding(
     varies = high / 2 - low / 2 > rounding  # halved: no overflow
     if kind == "boolean":
         return Encoding("boolean", missing, varies, 0.5, 0.5, 2 * quantile(distinct, mass, 0.5) - 1)
+    if scaling == MIN_MAX and kind != "datetime":
+        return Encoding(kind, missing, varies, low / 2 + high / 2, high / 2 - low / 2 if varies else 1.0, linear=LINEAR)
     bottom, top = ordinary_range(kind, distinct, mass)
     ordinary = (distinct >= bottom) & (distinct <= top)
     mean, std = moments or mean_and_std(distinct[ordinary], mass[ordinary])

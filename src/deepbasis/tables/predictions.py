@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from deepbasis.tables.encoders import Encoding
 from deepbasis.tables.output import writing
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.source import Source
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _KEY = b"deepbasis"
 _READING = 2
@@ -136,6 +139,18 @@ class PartFiles:
                 writer.write_table(table)
                 self.progress(table.num_rows)
         return True
+
+    def frame(self, file: int) -> pd.DataFrame:
+        """The same in memory; whole numbers with gaps among the copied columns stay whole."""
+        import pandas as pd
+        import pyarrow as pa
+
+        table = pa.concat_tables(self._tables(file, self._schema(file, {})))
+        frame: pd.DataFrame = table.to_pandas(
+            ignore_metadata=True,
+            types_mapper=lambda type_: pd.ArrowDtype(type_) if pa.types.is_integer(type_) else None,
+        )
+        return frame
 
     def _tables(self, file: int, schema: Any) -> Iterator[Any]:
         import pyarrow as pa

@@ -28,6 +28,7 @@ from deepbasis.tables.encoders import (
     FLAT,
     MAX_CATEGORIES,
     PHASES,
+    STANDARD,
     Encoding,
     check_kind,
     encode,
@@ -57,6 +58,7 @@ class Preprocessor:
         weight: NDArray[np.float64] | None = None,
         *,
         within: Sequence[Column] | None = None,
+        scaling: str = STANDARD,
     ) -> Preprocessor:
         """From the rows of positive weight.
 
@@ -69,7 +71,7 @@ class Preprocessor:
         encodings = []
         for column, whole in zip(columns, within or columns, strict=True):
             if not column.missing.all():
-                encodings.append(fit_encoding(column, weight))
+                encodings.append(fit_encoding(column, weight, scaling))
             elif whole.missing.all():
                 raise no_values(column.label)
             else:
@@ -98,6 +100,12 @@ class Preprocessor:
             if others and len(others) <= 0.1 * len(texts):
                 found.append((column.label, others[0]))
         return found
+
+    @property
+    def coordinates(self) -> int:
+        """The columns that say anything, where all of them are numbers without gaps; otherwise 0."""
+        columns = [encoding for encoding in self.encodings if encoding.width > 0]
+        return len(columns) if all(one.kind == "numeric" and not one.missing for one in columns) else 0
 
     @property
     def width(self) -> int:

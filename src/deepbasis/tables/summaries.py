@@ -17,6 +17,7 @@ from deepbasis.hashing import name_hashes
 from deepbasis.tables.columns import MISSING, Array, Column
 from deepbasis.tables.encoders import (
     PHASES,
+    STANDARD,
     Encoding,
     category_encoding,
     check_identifier,
@@ -142,13 +143,13 @@ class Numbers:
         self.ranges[:, 0] = np.minimum(self.ranges[:, 0], ranges[:, 0])
         self.ranges[:, 1] = np.maximum(self.ranges[:, 1], ranges[:, 1])
 
-    def encoding(self, kind: str, missing: bool) -> Encoding:
+    def encoding(self, kind: str, missing: bool, scaling: str = STANDARD) -> Encoding:
         distinct, mass = self.sketch.distribution()
         phases = phases_that_vary(self.ranges) if kind == "datetime" else ()
         if self.sketch.exact:
-            return number_encoding(kind, distinct, mass, missing, phases)
+            return number_encoding(kind, distinct, mass, missing, phases, scaling=scaling)
         moments = self.moments.within(*ordinary_range(kind, distinct, mass))
-        return number_encoding(kind, distinct, mass, missing, phases, self.moments.ends, moments)
+        return number_encoding(kind, distinct, mass, missing, phases, self.moments.ends, moments, scaling)
 
 
 @dataclass
@@ -242,9 +243,9 @@ class ColumnSummary:
         assert kind == self.kind, f"{self.label} was {self.kind} and is {kind}: the source checks this"
         return self.values
 
-    def encoding(self) -> Encoding:
+    def encoding(self, scaling: str = STANDARD) -> Encoding:
         if self.values is None:
             raise no_values(self.label)
         if isinstance(self.values, Categories):
             return self.values.encoding(self.label, self.missing > 0, self.rows - self.missing, self.mass)
-        return self.values.encoding(self.kind, self.missing > 0)
+        return self.values.encoding(self.kind, self.missing > 0, scaling)

@@ -17,6 +17,7 @@ import numpy as np
 
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.columns import Array, Column, Mask
+from deepbasis.tables.encoders import STANDARD
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.roles import Roles
 from deepbasis.tables.source import Source
@@ -64,8 +65,8 @@ class TableStatistics:
             whole.kept += part.kept
         return whole
 
-    def preprocessor(self) -> Preprocessor:
-        return Preprocessor(self.names, tuple(summary.encoding() for summary in self.columns))
+    def preprocessor(self, scaling: str = STANDARD) -> Preprocessor:
+        return Preprocessor(self.names, tuple(summary.encoding(scaling) for summary in self.columns))
 
     def target(self) -> TargetScaler:
         moments = self.target_moments

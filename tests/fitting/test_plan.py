@@ -1,19 +1,38 @@
-"""What a streamed training is cut into: so many steps as were asked for, with a validation after each piece."""
+"""What "auto" comes to: steps, batches, rates, what is held out, embeddings, candidates; and that a plan is one value."""
+
+import json
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepbasis import DeepBasisRegressor, planning
-from deepbasis.planning import make_plan
-from deepbasis.recipes import RECIPES, batch_size_for, epochs_for, stream_epochs_for
+from deepbasis import DeepBasisRegressor, InputError
+from deepbasis.fitting.decide import hold_out, make_plan
+from deepbasis.fitting.plan import Candidate, Facts, Plan
+from deepbasis.fitting.recipe import RECIPES, batch_size_for, epochs_for, stream_epochs_for
+from deepbasis.fitting.spec import Spec
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.reading import read_columns
+from deepbasis.tables.table import Table
 
 DEFAULT, PAPER = RECIPES["default"], RECIPES["paper"]
+
+
+def planned(rows: int, *, max_steps: int | None = None, spec: dict[str, Any] | None = None, **facts: Any) -> Plan:
+    given = {"table_rows": rows, "rows": rows, "columns": 4, **facts}
+    return make_plan(Spec(device="cpu", **(spec or {})), Facts(**given), max_steps)
+
+
+def encoded(X: Any) -> tuple[Table, Preprocessor]:
+    table = Table.read(X, np.zeros(len(X)))
+    return table, Preprocessor.fit(table.names, table.columns)
+
+
+def network(rows: int, **more: Any) -> Candidate:
+    return planned(rows, **more).candidates[0]
 
 
 @given(
@@ -50,15 +69,15 @@ def test_fifty_million_rows_are_trained_on_for_a_bounded_number_of_steps_and_val
 
 @pytest.mark.parametrize("rows", [100, 5_000, 60_000])
 def test_a_small_table_takes_the_steps_that_it_takes_in_memory(rows):
-    model = DeepBasisRegressor(device="cpu")
-    streamed, resident = make_plan(model, rows, streamed=True), make_plan(model, rows)
+    plans = planned(rows, streamed=True), planned(rows)
+    streamed, resident = (plan.candidates[0].settings for plan in plans)
     steps = [
-        plan.settings.epochs * plan.settings.passes * -(-plan.epoch_rows // plan.settings.batch_size)
-        for plan in (streamed, resident)
+        settings.epochs * settings.passes * -(-plan.epoch_rows // settings.batch_size)
+        for plan, settings in zip(plans, (streamed, resident), strict=True)
     ]
     assert steps[0] == pytest.approx(steps[1], rel=0.1)
-    assert streamed.settings.batch_size == resident.settings.batch_size
-    assert streamed.settings.learning_rate == resident.settings.learning_rate
+    assert streamed.batch_size == resident.batch_size
+    assert streamed.learning_rate == resident.learning_rate
 
 
 def test_an_exact_step_is_a_pass():
@@ -68,10 +87,13 @@ def test_an_exact_step_is_a_pass():
 
 
 def test_in_memory_steps_are_bounded_by_whole_passes():
-    model = DeepBasisRegressor(device="cpu", batch_size=100)
-    assert make_plan(model, 10_000, max_steps=350).settings.epochs == 3
-    assert make_plan(model, 10_000, max_steps=1).settings.epochs == 1
-    assert make_plan(DeepBasisRegressor(objective="mml", device="cpu"), 10_000, max_steps=9).settings.epochs == 9
+    batches = {"batch_size": 100}
+    assert network(10_000, max_steps=350, spec=batches).settings.epochs == 3
+    assert planned(10_000, max_steps=350, spec=batches).warnings == ()
+    too_few = planned(10_000, max_steps=1, spec=batches)
+    assert too_few.candidates[0].settings.epochs == 1
+    assert "max_steps=1 is less than one pass over the 10000 rows" in too_few.warnings[0]
+    assert network(10_000, max_steps=9, spec={"objective": "mml"}).settings.epochs == 9
 
 
 @pytest.mark.parametrize(
@@ -86,7 +108,7 @@ def test_in_memory_steps_are_bounded_by_whole_passes():
     ],
 )
 def test_batches_and_steps_grow_with_the_table(rows, batch_size, passes, steps):
-    settings = make_plan(DeepBasisRegressor(device="cpu"), rows).settings
+    settings = network(rows).settings
     assert (settings.batch_size, settings.passes) == (batch_size, passes)
     assert settings.epochs * passes * -(-rows // batch_size) == pytest.approx(steps, rel=0.01)
 
@@ -95,12 +117,12 @@ def test_batches_and_steps_grow_with_the_table(rows, batch_size, passes, steps):
     "changes", [{"epochs": 7}, {"patience": 7}, {"objective": "mml"}, {"recipe": "paper"}, {"batch_size": 10}], ids=str
 )
 def test_an_epoch_is_a_pass_where_it_was_asked_for_or_has_many_steps(changes):
-    assert make_plan(DeepBasisRegressor(device="cpu", **changes), 100).settings.passes == 1
+    assert network(100, spec=changes).settings.passes == 1
 
 
 @pytest.mark.parametrize("max_steps", [1, 7, 10, 25, 1_999])
 def test_several_passes_an_epoch_are_never_more_steps_than_asked_for(max_steps):
-    settings = make_plan(DeepBasisRegressor(device="cpu"), 100, max_steps=max_steps).settings
+    settings = network(100, max_steps=max_steps).settings
     assert max_steps - settings.passes < settings.epochs * settings.passes <= max_steps
 
 
@@ -120,7 +142,7 @@ def test_several_passes_an_epoch_are_never_more_steps_than_asked_for(max_steps):
     ids=str,
 )
 def test_a_shallow_kernel_trained_exactly_takes_long_steps_and_all_of_them(changes, selection, rates):
-    settings = make_plan(DeepBasisRegressor(device="cpu", **changes), 500).settings
+    settings = network(500, spec=changes).settings
     assert settings.selection == selection
     assert (settings.learning_rate, settings.kernel_learning_rate) == rates
 
@@ -159,8 +181,10 @@ def test_places_are_told_in_waves(columns, rows, changes, embedding):
         "constant word": np.array(["a"] * 6, dtype=object),
         "holes": np.array([1.0, 2.0, 3.0, np.nan, 5.0, 6.0]),
     }
-    table = Preprocessor.fit(*read_columns(pd.DataFrame({f"{name}{k}": kinds[name] for k, name in enumerate(columns)})))
-    assert planning.embedding_of(DeepBasisRegressor(device="cpu", **changes), table, rows) == embedding
+    table = pd.DataFrame({f"{name}{k}": kinds[name] for k, name in enumerate(columns)})
+    _, preprocessor = encoded(table)
+    facts = {"columns": preprocessor.width, "number_columns": preprocessor.coordinates}
+    assert network(rows, spec=changes, **facts).architecture.embedding == embedding
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
@@ -190,7 +214,7 @@ def test_a_gpu_makes_no_difference_otherwise():
     """To the paper's recipe, to exact training, and to what a user asks for."""
     for rows in (500, 5_000, 10**5):
         batch_size = batch_size_for(PAPER, rows)
-        assert epochs_for(PAPER, rows, batch_size, False, True) == epochs_for(PAPER, rows, batch_size, False)
+        assert epochs_for(PAPER, rows, batch_size, False, True) == epochs_for(PAPER, rows, batch_size, False, False)
         assert epochs_for(DEFAULT, rows, 512, True, True) == DEFAULT.exact_steps
     for passes, max_steps in ((3, None), (None, 700), (3, 700)):
         plans = [stream_epochs_for(DEFAULT, 20_000, 512, False, gpu, passes, max_steps) for gpu in (False, True)]
@@ -204,12 +228,140 @@ def test_a_stream_on_a_gpu_takes_the_steps_of_a_table_in_memory():
     assert epochs * -(-rows // 512) == pytest.approx(6_000, rel=0.01)
 
 
-def test_a_plan_knows_its_device(monkeypatch):
-    monkeypatch.setattr(planning.devices, "named", torch.device)
+def test_a_plan_knows_its_device():
     steps = {}
     for device in ("cpu", "cuda"):
-        plan = make_plan(DeepBasisRegressor(device=device), 20_000)
-        steps[device] = plan.settings.epochs * -(-20_000 // plan.settings.batch_size)
-        assert plan.settings.compile == (device == "cuda")
+        settings = (
+            make_plan(Spec(device=device), Facts(table_rows=20_000, rows=20_000, columns=4)).candidates[0].settings
+        )
+        steps[device] = settings.epochs * -(-20_000 // settings.batch_size)
+        assert settings.compile == (device == "cuda")
     assert steps["cpu"] == pytest.approx(6_000, rel=0.01)
     assert steps["cuda"] == pytest.approx(12_000, rel=0.01)
+
+
+# ---- candidates ------------------------------------------------------------------------------------------------------
+
+
+def methods(rows: int, **more: Any) -> list[str]:
+    return [one.architecture.method for one in planned(rows, **more).candidates]
+
+
+def test_a_small_table_has_kernels_beside_the_networks():
+    assert methods(2_000) == ["dbk-silu", "sv-rbf", "sv-rbf-linear"]
+    assert methods(2_001) == ["dbk-silu"]
+    assert methods(500, columns=129) == ["dbk-silu", "sv-rbf"]  # a linear kernel has a basis function a column
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"grouped": True},
+        {"streamed": True},
+        *(
+            {"spec": changes}
+            for changes in (
+                {"method": "dbk-silu"},
+                {"objective": "elbo"},
+                {"embedding": "periodic"},
+                {"trend": "linear"},
+                {"recipe": "paper"},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_there_are_no_kernels_for_groups_streams_and_who_asks_for_a_network(more):
+    assert len(methods(500, **more)) == 1
+
+
+def test_a_kernel_has_its_own_way_of_training():
+    _, kernel, _ = planned(500, spec={"epochs": 3, "learning_rate": 0.7, "members": 5}).candidates
+    assert kernel.on_all_rows
+    assert kernel.settings.objective == "mml"
+    assert kernel.settings.epochs == DEFAULT.exact_steps
+    assert (kernel.members, kernel.calibrate, kernel.weights) == (1, False, ((0.0, 0.0),))
+    assert kernel.architecture.jitter == DEFAULT.shallow_jitter < network(500).architecture.jitter
+    assert planned(500, spec={"calibrate": True}).candidates[1].calibrate
+
+
+def test_precision_is_double_for_few_rows_and_the_same_for_all_candidates():
+    for rows, precision in ((256, "float64"), (257, "float32")):
+        assert {one.settings.precision for one in planned(rows).candidates} == {precision}
+    assert network(10, spec={"dtype": "float32"}).settings.precision == "float32"
+
+
+@pytest.mark.parametrize(
+    ("rows", "spec", "parts", "fraction"),
+    [
+        (2_000, {}, 4, 0.1),
+        (2_001, {}, 1, 0.1),
+        (500, {"members": 1}, 1, 0.1),
+        (500, {"method": "sv-rbf"}, 1, 0.1),
+        (500, {"validation_fraction": 0.3}, 1, 0.3),
+        (500, {"recipe": "paper"}, 1, 0.1),
+    ],
+    ids=str,
+)
+def test_members_of_a_small_table_hold_out_different_rows(rows, spec, parts, fraction):
+    found = hold_out(Spec(**spec), rows)
+    assert (found.parts, found.fraction) == (parts, fraction)
+
+
+@pytest.mark.parametrize(
+    ("rows", "leaves", "spec", "trend"),
+    [
+        (2_001, 0.1, {}, "half"),
+        (2_001, 0.11, {}, "none"),
+        (2_000, 0.01, {}, "none"),
+        (2_001, None, {}, "none"),
+        (2_001, 0.01, {"members": 1}, "none"),
+        (2_001, 0.01, {"trend": "none"}, "none"),
+        (2_001, 0.01, {"recipe": "paper"}, "none"),
+        (2_001, 0.01, {"method": "sv-rbf"}, "none"),
+        (100, None, {"trend": "linear"}, "linear"),
+    ],
+    ids=str,
+)
+def test_half_of_the_members_have_a_line_where_it_explains_nearly_all(rows, leaves, spec, trend):
+    assert network(rows, spec=spec, line_leaves=leaves).architecture.trend == trend
+
+
+# ---- the plan as a value ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [{}, {"recipe": "paper"}, {"method": "sv-rbf", "objective": "mml"}], ids=str)
+def test_a_plan_goes_to_json_and_back(spec):
+    plan = planned(500, spec=spec)
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_a_plan_is_frozen_and_can_be_read():
+    plan = planned(500)
+    with pytest.raises(FrozenInstanceError):
+        plan.recipe = "paper"  # type: ignore[misc]
+    assert replace(plan, recipe="paper") != plan
+    lines = str(plan).splitlines()
+    assert lines[0] == "recipe default, on cpu (one thread); held out: a 4th of the rows by each member, by turns"
+    assert [line.split(" ", 3)[2] for line in lines if line.startswith("candidate")] == [
+        "dbk-silu",
+        "sv-rbf",
+        "sv-rbf-linear",
+    ]
+
+
+def test_a_fit_follows_its_plan_and_says_who_won():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model = DeepBasisRegressor(members=2, epochs=2, rank=8, width=8, blocks=1, random_state=0, device="cpu")
+    asked = model.plan(X, X[:, 0])
+    model.fit(X, X[:, 0])
+    assert model.plan_ == asked
+    chosen = model.plan_.candidates[model.fitted_.chosen].architecture
+    assert replace(model.fitted_.architecture, rank=chosen.rank) == chosen
+    assert model.method_ == chosen.method
+
+
+def test_a_recipe_can_be_added(few_exact_steps):
+    assert network(500, spec={"recipe": few_exact_steps, "objective": "mml"}).settings.epochs == 10
+    with pytest.raises(InputError, match="recipe must be one of"):
+        Spec(recipe="nonsense")

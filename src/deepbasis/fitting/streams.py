@@ -1,29 +1,27 @@
-"""From a table in files to what the engine trains on: one pass for the statistics, then a stream of batches.
-
-survey = take_survey(source, roles, 0.1, limit)      # statistics and validation rows, of all workers together
-with survey.stream(encoder, plan, sizes, seed) as data:
-    train(build, members, data, survey.validation(encoder), plan.settings)
-"""
+"""From a table in files to what the engine trains on: one pass for the statistics, then a stream of batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deepbasis.budget import Budget, Sizes
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.distributed import ALONE, Team
+from deepbasis.engine.members import Member
 from deepbasis.engine.memory import bytes_per_member
 from deepbasis.engine.streams import Stream
 from deepbasis.errors import InputError
-from deepbasis.gp.model import DeepBasisGP
-from deepbasis.planning import Plan
+from deepbasis.fitting.budget import Budget, Sizes
+from deepbasis.fitting.decide import hold_out, needs_line, scaling
+from deepbasis.fitting.plan import Facts, Plan
+from deepbasis.fitting.spec import Spec
+from deepbasis.fitting.start import straight_line
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.columns import Array
@@ -31,9 +29,11 @@ from deepbasis.tables.order import Piece, Prefetcher, Shard, batches, mixed
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.roles import Roles
 from deepbasis.tables.source import Source
-from deepbasis.tables.survey import Encoder, HeldRows, TableStatistics, scan
+from deepbasis.tables.survey import Encoder, TableStatistics, scan
 from deepbasis.tables.table import HeldOut, most_rows
 from deepbasis.tables.targets import TargetScaler
+
+T = TypeVar("T")
 
 _VALIDATION_COPIES = 4  # as encoded, as tensors, in the engine's chunks, and one in flight
 
@@ -49,12 +49,9 @@ class Survey:
     held: list[Any]
     """Tables of held-out rows, in the order of their places."""
 
-    def preprocessor(self) -> Preprocessor:
+    def preprocessor(self, scaling: str) -> Preprocessor:
         with FileBlock(self.source.name, 0, None).located():
-            return self.statistics.preprocessor()
-
-    def encoder(self, preprocessor: Preprocessor, target: TargetScaler, dtype: torch.dtype) -> Encoder:
-        return Encoder(self.roles, preprocessor, target, torch.empty(0, dtype=dtype).numpy().dtype)
+            return self.statistics.preprocessor(scaling)
 
     def validation(self, encoder: Encoder) -> Rows:
         rows = encoder.held_rows(self.held, self.source.name)
@@ -68,6 +65,7 @@ class Survey:
     @contextmanager
     def stream(self, encoder: Encoder, plan: Plan, sizes: Sizes, seed: int, team: Team = ALONE) -> Iterator[Stream]:
         """The training rows as shuffled batches, read by a thread that ends with the block."""
+        settings = plan.candidates[0].settings
         shard = Shard.of(self.statistics.kept, team.rank, team.size)
         mine = shard.share(plan.epoch_rows, self.statistics.rows)
         buffer_rows = min(sizes.buffer_rows, max(mine, 1))
@@ -82,11 +80,11 @@ class Survey:
         def read_in_order(_: int) -> Iterator[Array]:
             return self._blocks(encoder, shard.all_pieces(), sizes.block_rows)
 
-        epochs = Prefetcher(read, plan.settings.epochs, sizes.queue, mix)
+        epochs = Prefetcher(read, settings.epochs, sizes.queue, mix)
         passes = Prefetcher(read_in_order, 1, sizes.queue)
 
         def open_epoch(epoch: int) -> Iterator[tuple[Tensor, ...]]:
-            for batch in batches(epochs.epoch(epoch), team.share(plan.settings.batch_size)):
+            for batch in batches(epochs.epoch(epoch), team.share(settings.batch_size)):
                 yield _parts(torch.from_numpy(batch), encoder)
 
         def open_pass(rows: int) -> Iterator[tuple[Tensor, ...]]:
@@ -134,31 +132,18 @@ def take_survey(
     else:
         held_out = HeldOut.choose(fraction, source.file_rows, most_rows(len(roles.features)))
     mine = range(team.rank, len(source.units), team.size)
-    found: tuple[TableStatistics, list[HeldRows]] | Exception
-    try:
+
+    def look() -> tuple[TableStatistics, list[Any]]:
         sizes = Budget.of(limit).sizes(source.row_bytes(), len(source.names), len(source.names), 8)
-        with RowCounter(sum(source.units[unit].rows for unit in mine), visible and team.first) as tell:
-            found = scan(source, roles, held_out, mine, sizes.block_rows, tell)
-    except Exception as error:  # the others are waiting, and must hear of it
-        found = error
-    statistics, held = _together(found, team)
+        with RowCounter(sum(source.units[unit].rows for unit in mine), visible and team.first) as progress:
+            return scan(source, roles, held_out, mine, sizes.block_rows, progress)
+
+    everyone = _from_all(look, team)
+    statistics = TableStatistics.merged([found for found, _ in everyone])
+    in_order = sorted((one for _, held in everyone for one in held), key=lambda one: (one.unit, one.first_row))
     if statistics.rows < 1:
         raise InputError(f"{source.name} has no row left to train on: every row is held out, or has weight 0")
-    return Survey(source, roles, held_out, statistics, held)
-
-
-def _together(
-    found: tuple[TableStatistics, list[HeldRows]] | Exception, team: Team
-) -> tuple[TableStatistics, list[Any]]:
-    """All workers' findings as one; or, at every worker, the error of the one that has one."""
-    everyone = team.gather_objects(found)
-    errors = [one for one in everyone if isinstance(one, Exception)]
-    if errors:
-        raise found if isinstance(found, Exception) else errors[0]
-    all_found = [one for one in everyone if not isinstance(one, Exception)]
-    merged = TableStatistics.merged([statistics for statistics, _ in all_found])
-    in_order = sorted((one for _, held in all_found for one in held), key=lambda one: (one.unit, one.first_row))
-    return merged, [one.table for one in in_order]
+    return Survey(source, roles, held_out, statistics, [one.table for one in in_order])
 
 
 def all_rows(source: Source, encoder: Encoder, limit: int | None) -> Rows:
@@ -178,6 +163,76 @@ def all_rows(source: Source, encoder: Encoder, limit: int | None) -> Rows:
 
 
 @dataclass(frozen=True)
+class StreamData:
+    """A table that is streamed, ready to be fitted."""
+
+    survey: Survey
+    preprocessor: Preprocessor
+    target: TargetScaler
+    validation_source: Source | None
+    limit: int | None
+    """Of the memory."""
+
+    @classmethod
+    def of(
+        cls, spec: Spec, source: Source, roles: Roles, validation: Source | None, limit: int | None, team: Team = ALONE
+    ) -> StreamData:
+        if validation is not None and spec.trend == "linear":
+            raise InputError(
+                "trend='linear' draws its line through the rows that a streamed fit holds out, and with validation "
+                "rows of their own none are held out: leave one of the two out, or the stream"
+            )
+        fraction = None if validation is not None else hold_out(spec, source.rows).fraction
+        survey = take_survey(source, roles, fraction, limit, team, spec.verbose)
+        preprocessor = survey.preprocessor(scaling(spec))
+        return cls(survey, preprocessor, survey.statistics.target(), validation, limit)
+
+    def encoder(self, dtype: torch.dtype) -> Encoder:
+        return Encoder(self.survey.roles, self.preprocessor, self.target, torch.empty(0, dtype=dtype).numpy().dtype)
+
+    def validation(self, dtype: torch.dtype) -> Rows:
+        if self.validation_source is None:
+            return self.survey.validation(self.encoder(dtype))
+        return all_rows(self.validation_source, self.encoder(dtype), self.limit)
+
+    def facts(self, spec: Spec) -> Facts:
+        rows, line_leaves = self.survey.statistics.rows, None
+        # Rows of another table may lie elsewhere, and have other slopes.
+        if needs_line(spec, rows) and self.validation_source is None:
+            line_leaves = straight_line(self.validation(torch.float64)).share_left
+        return Facts(
+            table_rows=rows,
+            rows=rows,
+            columns=self.preprocessor.width,
+            number_columns=self.preprocessor.coordinates,
+            grouped=self.survey.roles.groups is not None,
+            streamed=True,
+            line_leaves=line_leaves,
+        )
+
+    def room(self, plan: Plan, validation: Rows, team: Team = ALONE) -> Room:
+        """At this worker; of members as many as all have room for."""
+        candidate = plan.candidates[0]
+        encoder, source = self.encoder(candidate.settings.dtype), self.survey.source
+
+        def own() -> Room:
+            settings, on_host = candidate.settings, plan.device == "cpu"
+            rows = settings.chunk_rows if settings.exact else settings.batch_size
+            slope = () if candidate.architecture.trend == "none" else (0.0,) * self.preprocessor.width
+            model = candidate.architecture.build(self.preprocessor.width, Member(slope=slope))
+            need = bytes_per_member(model, rows, self.preprocessor.width, settings.dtype)
+            held = _VALIDATION_COPIES * validation.x.numel() * validation.x.element_size()
+            members = candidate.members * len(candidate.weights)
+            at_a_time = Budget.of(self.limit, held).members_at_a_time(members, need) if on_host else members
+            budget = Budget.of(self.limit, held + at_a_time * need * on_host)
+            columns, width, item_bytes = len(source.names), encoder.width, encoder.dtype.itemsize
+            return Room(at_a_time, budget.sizes(source.row_bytes(), columns, width, item_bytes, mixing=True))
+
+        everyone = _from_all(own, team)
+        return Room(min(one.members for one in everyone), everyone[team.rank].sizes)
+
+
+@dataclass(frozen=True)
 class Room:
     """What fits into memory beside the rest."""
 
@@ -186,43 +241,18 @@ class Room:
     sizes: Sizes
 
 
-def room_for(
-    plan: Plan,
-    model: DeepBasisGP,
-    members: int,
-    validation: Rows,
-    encoder: Encoder,
-    source: Source,
-    limit: int | None,
-    team: Team = ALONE,
-) -> Room:
-    """At this worker; of members as many as all have room for. Where one has too little all hear of it."""
-    told: Room | InputError
+def _from_all(work: Callable[[], T], team: Team) -> list[T]:
+    """What each worker finds, for all; or, at every worker, the error of one that has one. Nobody waits in vain."""
+    found: T | Exception
     try:
-        told = _own_room(plan, model, members, validation, encoder, source, limit)
-    except InputError as error:
-        told = error
-    everyone = team.gather_objects(told)
-    if isinstance(told, InputError):
-        raise told
-    for one in everyone:
-        if isinstance(one, InputError):
+        found = work()
+    except Exception as error:
+        found = error
+    everyone = team.gather_objects(found)
+    for one in (found, *everyone):
+        if isinstance(one, Exception):
             raise one
-    return Room(min(one.members for one in everyone if isinstance(one, Room)), told.sizes)
-
-
-def _own_room(
-    plan: Plan, model: DeepBasisGP, members: int, validation: Rows, encoder: Encoder, source: Source, limit: int | None
-) -> Room:
-    settings = plan.settings
-    rows = settings.chunk_rows if settings.exact else settings.batch_size
-    need = bytes_per_member(model, rows, encoder.preprocessor.width, settings.dtype)
-    on_host = plan.device.type == "cpu"
-    held = _VALIDATION_COPIES * validation.x.numel() * validation.x.element_size()
-    at_a_time = Budget.of(limit, held).members_at_a_time(members, need) if on_host else members
-    budget = Budget.of(limit, held + at_a_time * need * on_host)
-    columns, width, item_bytes = len(source.names), encoder.width, encoder.dtype.itemsize
-    return Room(at_a_time, budget.sizes(source.row_bytes(), columns, width, item_bytes, mixing=True))
+    return everyone  # type: ignore[return-value]
 
 
 def _as_rows(rows: Array, encoder: Encoder) -> Rows:

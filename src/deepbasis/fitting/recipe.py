@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from deepbasis.gp.expansion import JITTER
-from deepbasis.gp.methods import METHODS
+from deepbasis.registry import Registry
 
 FLOAT64_ROWS = 256
 """Up to here dtype="auto" is float64."""
@@ -18,7 +16,7 @@ TRENDS = ("none", "linear")
 HALF = "half"
 """What "auto" may come to: a line for every second member."""
 
-_FEWEST_STEPS = 50  # between two validations
+_FEWEST_STEPS = 50  # between two validations of a stream
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,8 @@ class Recipe:
     trend_left: float
     """Half of the members have a straight line for their prior mean where that leaves this share of the target's
     variance at most, and the table is not small."""
+    scaling: str
+    """Of number columns: "standard" or "min-max"."""
     coordinates: int
     """Tables of two number columns or more, but at most so many, are taken for places: waves before the network."""
     batch_size: int
@@ -66,7 +66,7 @@ class Recipe:
     alphas: Sequence[float]
     betas: Sequence[float]
     """What alpha="auto" and beta="auto" choose from."""
-    most_say: float | None
+    copies_limit: float | None
     """The copies of an input among the validation rows count for so many average inputs at most."""
     calibrate: bool
     """Whether the validation rows also give a mixture of scales of the predictive variance."""
@@ -90,7 +90,8 @@ class Recipe:
     """Of the kernel matrix of its inducing points, relative to its diagonal."""
 
 
-RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
+RECIPES: Registry[Recipe] = Registry(
+    "recipe",
     {
         "default": Recipe(  # each number's reason is in docs/recipe.md
             learning_rate=3e-3,
@@ -101,6 +102,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             inner_factor=4,
             small_inner_factor=1,
             trend_left=0.1,
+            scaling="standard",
             coordinates=3,
             batch_size=512,
             full_batch_rows=1_024,
@@ -117,7 +119,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             patience_share=0.5,
             alphas=(0.1,),
             betas=(1.0,),
-            most_say=3.0,
+            copies_limit=3.0,
             calibrate=True,
             start_from_data=True,
             small_rows=2_000,
@@ -137,6 +139,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             inner_factor=1,
             small_inner_factor=1,
             trend_left=0.0,
+            scaling="min-max",
             coordinates=0,
             batch_size=1_024,
             full_batch_rows=1_024,
@@ -153,7 +156,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             patience_share=1.0,
             alphas=(0.0, 0.01, 0.1, 1.0),
             betas=(0.0, 0.01, 0.1, 1.0),
-            most_say=None,
+            copies_limit=None,
             calibrate=False,
             start_from_data=False,
             small_rows=0,
@@ -162,9 +165,9 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             shallow_learning_rate=1e-3,
             shallow_kernel_rate=None,
             shallow_noise_rate=1e-3,
-            shallow_jitter=JITTER,
+            shallow_jitter=1e-4,
         ),
-    }
+    },
 )
 
 
@@ -172,7 +175,7 @@ def batch_size_for(recipe: Recipe, rows: int) -> int:
     return rows if rows <= recipe.full_batch_rows else recipe.batch_size
 
 
-def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool = False) -> int:
+def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool) -> int:
     if exact:
         return recipe.exact_steps
     steps_an_epoch = -(-rows // batch_size)
@@ -184,13 +187,7 @@ def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: 
 
 
 def stream_epochs_for(
-    recipe: Recipe,
-    rows: int,
-    batch_size: int,
-    exact: bool,
-    on_gpu: bool,
-    passes: int | None,
-    max_steps: int | None,
+    recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool, passes: int | None, max_steps: int | None
 ) -> tuple[int, int]:
     """(epochs, rows of an epoch) of a streamed training: pieces of a pass where a pass is long.
 
@@ -204,26 +201,20 @@ def stream_epochs_for(
         steps = min(steps, max_steps) if passes is not None else max_steps
     elif passes is None:
         steps = min(steps, recipe.stream_steps)
-    wanted = max(_FEWEST_STEPS, -(-steps // recipe.stream_epochs))  # between two validations
-    epochs = max(1, steps // min(steps_a_pass, wanted))
+    between = max(_FEWEST_STEPS, -(-steps // recipe.stream_epochs))  # steps between two validations
+    epochs = max(1, steps // min(steps_a_pass, between))
     steps_an_epoch = min(steps_a_pass, steps // epochs)
     return epochs, rows if steps_an_epoch == steps_a_pass else steps_an_epoch * batch_size
 
 
-def weights_for(recipe: Recipe, objective: str, alpha: float | str, beta: float | str) -> list[tuple[float, float]]:
-    """Every (alpha, beta) to try: where the user gave one, or the objective has none, that."""
-    alphas = recipe.alphas if alpha == "auto" else (float(alpha),)
-    betas = recipe.betas if beta == "auto" else (float(beta),)
+def weights_for(
+    recipe: Recipe, objective: str, alpha: float | None, beta: float | None
+) -> tuple[tuple[float, float], ...]:
+    """Every (alpha, beta) to try: the user's, or the recipe's, or 0 where the objective has no such term."""
+    alphas = recipe.alphas if alpha is None else (alpha,)
+    betas = recipe.betas if beta is None else (beta,)
     if not objective.startswith("dppgp"):
         alphas = (0.0,)
     if not objective.startswith(("dppgp", "ppgp")):
         betas = (1.0,) if objective == "elbo" else (0.0,)
-    return [(a, b) for a in alphas for b in betas]
-
-
-def method_of(method: str) -> str:
-    return "dbk-silu" if method == "auto" else method
-
-
-def objective_of(method: str, objective: str | None) -> str:
-    return METHODS[method_of(method)].objective if objective is None else objective
+    return tuple((a, b) for a in alphas for b in betas)

@@ -1,7 +1,8 @@
 """The command: `deepbasis fit | predict | evaluate | demo | reproduce`.
 
-The door alone: the commands are in `commands/`, a file for each. What can go wrong on purpose (a `DeepBasisError`, the
-system's refusals) is one line on stderr and exit status 2, with nothing written; the unforeseen is one line and status
+A command is a file of this room. It imports torch, pandas and scikit-learn inside its function, so that `--help`
+answers at once. What can go wrong on purpose (a `DeepBasisError`, the system's refusals) is one line on stderr and exit
+status 2, before anything is written; the unforeseen is one line and status
 1, with its traceback under `--debug`.
 """
 
@@ -12,15 +13,12 @@ from typing import Annotated
 import typer
 
 from deepbasis import __version__
-from deepbasis.commands.demo import demo
-from deepbasis.commands.evaluate import evaluate
-from deepbasis.commands.failures import Group
-from deepbasis.commands.fit import fit
-from deepbasis.commands.options import METHODS as METHODS
-from deepbasis.commands.options import OBJECTIVES as OBJECTIVES
-from deepbasis.commands.options import RECIPES as RECIPES
-from deepbasis.commands.predict import predict
-from deepbasis.commands.reproduce import reproduce
+from deepbasis.cli.demo import demo
+from deepbasis.cli.evaluate import evaluate
+from deepbasis.cli.failures import Group
+from deepbasis.cli.fit import fit
+from deepbasis.cli.predict import predict
+from deepbasis.cli.reproduce import reproduce
 
 app = typer.Typer(
     cls=Group,

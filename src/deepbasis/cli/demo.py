@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from deepbasis.commands.options import OUTPUT, Debug, option
-from deepbasis.commands.printing import console, text_table
+from deepbasis.cli.common import console, text_table
+from deepbasis.cli.options import OUTPUT, Debug, option
 from deepbasis.errors import InputError
 from deepbasis.tables.output import check_output, writing
 

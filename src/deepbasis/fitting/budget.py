@@ -49,16 +49,26 @@ def words(size: float) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{max(1, round(size / 2**20))} MiB"
 
 
-def available() -> int:
+@dataclass(frozen=True)
+class Machine:
+    """Memory, in bytes."""
+
+    free: int
     """What this machine, or the container that this process runs in, has to give."""
-    from deepbasis.engine.memory import available_on_host  # brings torch
+    taken: int
+    """What this process holds."""
 
-    return available_on_host()
+    @classmethod
+    def now(cls) -> Machine:
+        from deepbasis.engine.memory import available_on_host  # brings torch
+
+        return cls(available_on_host(), _resident())
 
 
-def fits_in_memory(rows: int, row_bytes: int, memory: int | None) -> bool:
+def fits_in_memory(rows: int, row_bytes: int, memory: int | None, machine: Machine | None = None) -> bool:
     """Whether a table can be fitted resident: within the limit, or within half of what is there where there is none."""
-    limit = available() // 2 if memory is None else memory - _resident()
+    machine = machine or Machine.now()
+    limit = machine.free // 2 if memory is None else memory - machine.taken
     return _RESIDENT_COPIES * rows * row_bytes <= limit
 
 
@@ -82,14 +92,15 @@ class Budget:
     """What sizes are made of: what the limit leaves a process of the usual size."""
 
     @classmethod
-    def of(cls, memory: int | None, taken: int = 0) -> Budget:
+    def of(cls, memory: int | None, taken: int = 0, machine: Machine | None = None) -> Budget:
         """`taken` is what comes on top of the process as it is now: members, validation rows."""
+        machine = machine or Machine.now()
         if memory is None:  # what is free changes from moment to moment, the power of two below it hardly ever
-            free = min(available() // 2, _MOST_UNASKED)
-            limit, room = free + _resident(), _power_of_two(free)
+            free = min(machine.free // 2, _MOST_UNASKED)
+            limit, room = free + machine.taken, 1 << (max(free, 1).bit_length() - 1)
         else:
             limit, room = memory, memory - _PROCESS
-        budget = cls(limit, _resident() + taken, max(room - taken, _LEAST))
+        budget = cls(limit, machine.taken + taken, max(room - taken, _LEAST))
         if budget.left < _LEAST:
             raise budget._too_little(budget.taken + 4 * _LEAST)
         return budget
@@ -124,11 +135,6 @@ class Budget:
             f"memory of {words(self.limit)} is too little: {words(self.taken)} are taken before a row is read; "
             f"give at least {words(enough)}, or use fewer members or a smaller batch_size"
         )
-
-
-def _power_of_two(size: int) -> int:
-    """The largest that is not above it."""
-    return 1 << (max(size, 1).bit_length() - 1)
 
 
 def _resident() -> int:

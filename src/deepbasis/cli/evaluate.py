@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from deepbasis.commands.failures import notices
-from deepbasis.commands.options import TABLE, Debug, Json, Model, Target
-from deepbasis.commands.printing import console, print_json, text_table
-from deepbasis.commands.tables import load_model, new_table
-from deepbasis.commands.wording import table_named
+from deepbasis.cli.common import console, load_model, print_json, text_table
+from deepbasis.cli.failures import notices
+from deepbasis.cli.options import TABLE, Debug, Json, Model, Target
 from deepbasis.errors import InputError
 from deepbasis.tables.places import is_many, load
 
@@ -32,18 +30,17 @@ def evaluate(
     if is_many(test):
         raise InputError(f"TEST '{test}' is a folder or a pattern, and evaluate takes one file: give the name of one")
     with notices(quiet=False):
-        regressor = load_model(model)
-        from deepbasis.tables.roles import read_target
+        fitted = load_model(model)
+        from deepbasis.fitting.files import evaluate_file
 
-        table = load(test)
-        _, X = new_table(regressor, table, [target])
-        y = read_target(table, target)
-        with table_named(test):
-            scores = regressor.evaluate(X, y)
+        rows, scores = evaluate_file(fitted, load(test), target)
     if as_json:
-        print_json({"rows": len(X), **scores})
-    else:
-        print_scores(scores, f"{Path(model).name} on {len(X):,} rows of {Path(test).name}")
+        print_json({"rows": rows, **scores})
+        return
+    table = text_table(f"{Path(model).name} on {rows:,} rows of {Path(test).name}", ["", "value"])
+    for name, value in scores.items():
+        table.add_row(_WORDS.get(name, name), f"{100 * value:.1f} %" if name == "coverage_95" else f"{value:.5g}")
+    console().print(table)
 
 
 _WORDS = {
@@ -55,10 +52,3 @@ _WORDS = {
     "width_95": "width of the 95 % intervals",
     "calibration_error": "calibration error",
 }
-
-
-def print_scores(scores: dict[str, float], title: str) -> None:
-    table = text_table(title, ["", "value"])
-    for name, value in scores.items():
-        table.add_row(_WORDS.get(name, name), f"{100 * value:.1f} %" if name == "coverage_95" else f"{value:.5g}")
-    console().print(table)

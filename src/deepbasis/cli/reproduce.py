@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deepbasis.commands.options import OUTPUT, Debug, choice, option
+from deepbasis.cli.options import OUTPUT, Debug, choice, option
 from deepbasis.errors import InputError, check_choice
 
 EXPERIMENTS = ("step1d", "uci", "ookla")

@@ -134,8 +134,6 @@ def notices(quiet: bool) -> Iterator[list[str]]:
         lines += [one_line(str(warning.message)) for warning in ours]
     finally:
         logger.removeHandler(handler)
-    if any("was interrupted" in line for line in lines):
-        raise KeyboardInterrupt  # the estimator gives the best so far; a command that was told to stop does not save it
     if not quiet:
         for line in lines:
             complain(line, "warning")

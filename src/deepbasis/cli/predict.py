@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from deepbasis.commands.failures import notices
-from deepbasis.commands.fitting import check_memory, is_large
-from deepbasis.commands.options import OUTPUT, SCALE, TABLE, Debug, Model, option
-from deepbasis.commands.tables import load_model, new_table
-from deepbasis.commands.together import working_together
-from deepbasis.commands.wording import options_named, table_named
+from deepbasis.cli.common import load_model, workers
+from deepbasis.cli.failures import notices
+from deepbasis.cli.options import OUTPUT, SCALE, TABLE, Debug, Model, option, options_named
 from deepbasis.errors import InputError
 from deepbasis.registry import FORMATS
-from deepbasis.tables.output import check_out_folder, check_output, write_table
+from deepbasis.tables.output import check_out_folder, check_output
 from deepbasis.tables.places import STANDARD, is_many, load
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from deepbasis.estimator import DeepBasisRegressor
-    from deepbasis.tables.predictions import PredictionColumns
 
 
 def predict(
@@ -60,9 +49,7 @@ def predict(
     quantiles: Annotated[
         str | None, option("Q,Q,...", "Quantiles instead of the interval, such as 0.1,0.5,0.9.", OUTPUT)
     ] = None,
-    memory: Annotated[
-        str | None, option("SIZE", "What the whole command may use for a folder, such as 2GiB.", SCALE)
-    ] = None,
+    memory: Annotated[str | None, option("SIZE", "What the whole command may use, such as 2GiB.", SCALE)] = None,
     debug: Debug = False,
 ) -> None:
     """Predict the rows of a table: the columns mean, std, lower_95 and upper_95, after those named by --id.
@@ -76,58 +63,32 @@ def predict(
 
     [bold]deepbasis predict[/bold] model.safetensors years/ --out predictions/ --memory 2GiB
     """
+    from deepbasis.fitting.budget import parse_memory
     from deepbasis.tables.predictions import PredictionColumns
 
-    levels = None if quantiles is None else _levels(quantiles)
+    levels = () if quantiles is None else _levels(quantiles)
     interval = _coverage(coverage) if coverage is not None else None if levels else 0.95
-    wanted = PredictionColumns(interval, tuple(levels or ()))
-    _check_ids(ids or [], wanted.names)
-    check_memory(memory)
-    if is_many(new):
-        _predict_files(model, new, out, wanted, ids or [], memory)
-        return
-    if out != STANDARD:
-        check_output(out, endings=tuple(FORMATS), inputs=[model, new])
-    with notices(quiet=False):
-        regressor = load_model(model)
-        if is_large(new) and out.lower().endswith(".parquet"):
-            regressor.predict_file(new, out, wanted, ids or [], memory)
-            return
-        table = _predicted_table(regressor, new, wanted, ids or [])
-    write_table(table, out)
-
-
-def _predicted_table(
-    regressor: DeepBasisRegressor, new: str, wanted: PredictionColumns, ids: Sequence[str]
-) -> pd.DataFrame:
-    import pandas as pd
-
-    source, X = new_table(regressor, load(new), ids)
-    with table_named(new):
-        numbers = wanted.numbers(regressor.predict_dist(X))
-    return pd.concat([source.copied(ids), pd.DataFrame(dict(zip(wanted.names, numbers, strict=True)))], axis=1)
-
-
-def _predict_files(
-    model: str, new: str, out: str, wanted: PredictionColumns, ids: Sequence[str], memory: str | None
-) -> None:
-    """Many files to a folder of as many."""
-    if out == STANDARD:
+    columns, copied = PredictionColumns(interval, levels), ids or []
+    _check_ids(copied, columns.names)
+    with options_named():
+        parse_memory(memory)
+    many = is_many(new)
+    if many and out == STANDARD:
         raise InputError(
             f"--out must be a folder where NEW is one ('{new}'): predictions are a file for each of its own"
         )
-    check_out_folder(out)
-    with working_together() as team, notices(quiet=not team.first), options_named(), table_named(new):
-        load_model(model).predict_dataset(
-            new,
-            out,
-            ids=ids,
-            coverage=wanted.coverage,
-            quantiles=wanted.levels,
-            memory=memory,
-            team=team,
-            visible=True,
-        )
+    if many:
+        check_out_folder(out)
+    elif out != STANDARD:
+        check_output(out, endings=tuple(FORMATS), inputs=[model, new])
+    with workers() as team, notices(quiet=not team.first), options_named():
+        fitted = load_model(model)
+        from deepbasis.fitting.files import predict_file, predict_files
+
+        if many:
+            predict_files(fitted, new, out, columns, ids=copied, memory=memory, team=team, visible=True)
+        elif team.first:
+            predict_file(fitted, load(new) if new == STANDARD else new, out, columns, ids=copied, memory=memory)
 
 
 def _coverage(value: float) -> float:
@@ -137,23 +98,23 @@ def _coverage(value: float) -> float:
     return value
 
 
-def _levels(text: str) -> list[float]:
+def _levels(text: str) -> tuple[float, ...]:
     levels: list[float] = []
     for word in text.split(","):
         try:
             level = float(word)
         except ValueError:
-            level = math.nan
+            level = 0.0
         if not 0.0 < level < 1.0:
             got = f"'{word.strip()}'"
             raise InputError(f"--quantiles must be numbers between 0 and 1 with commas between, got {got} in '{text}'")
         if level in levels:
             raise InputError(f"--quantiles has {level:g} twice: name each quantile once")
         levels.append(level)
-    return levels
+    return tuple(levels)
 
 
-def _check_ids(ids: Sequence[str], predicted: Sequence[str]) -> None:
+def _check_ids(ids: list[str], predicted: list[str]) -> None:
     for k, column in enumerate(ids):
         if column in ids[:k]:
             raise InputError(f"--id names the column '{column}' twice: name it once")

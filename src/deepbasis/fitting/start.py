@@ -4,26 +4,27 @@ NOTE[DIFF]: the paper starts at a noise variance of 0.01 whatever the data. That
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import cycle
 
 import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Build, Member
-from deepbasis.gp.expansion import RBF
+from deepbasis.fitting.plan import Architecture, Candidate
 from deepbasis.gp.model import DeepBasisGP
 
 _MOST_ROWS = 20_000  # of more rows every m-th is looked at
 _RIDGE = 1e-3  # the penalty, a row
-_LEAST, _MOST = 1e-4, 0.5
 
 
 @dataclass(frozen=True)
 class Line:
     """A ridge regression of the target."""
 
-    slope: Tensor
+    slope: tuple[float, ...]
     variance_left: float
     variance: float
     """Of the target."""
@@ -48,7 +49,7 @@ def straight_line(rows: Rows) -> Line:
     eye = torch.eye(x.shape[1], dtype=torch.float64, device=x.device)
     slope = torch.linalg.solve((w[:, None] * x).mT @ x + _RIDGE * eye, (w * y) @ x)
     left, variance = (float(w @ z.square()) for z in (y - x @ slope, y))
-    return Line(slope, left, variance, 1.0 / float(w.square().sum()))
+    return Line(tuple(slope.tolist()), left, variance, 1.0 / float(w.square().sum()))
 
 
 def starting_noise(line: Line) -> float:
@@ -56,36 +57,49 @@ def starting_noise(line: Line) -> float:
 
     A network leaves less than a linear function does; how much less is not known yet.
     """
-    return min(max(0.5 * line.variance_left, _LEAST), _MOST)
+    return min(max(0.5 * line.variance_left, 1e-4), 0.5)
 
 
-def slopes_by_turns(line: Line | None, trend: str) -> list[tuple[float, ...]]:
-    """Of the prior means of members, one after another, and then from the first on again.
+def starting_members(candidate: Candidate, seeds: list[int], line: Line | None, start_from_data: bool) -> list[Member]:
+    """All seeds for each (alpha, beta). The `line` gives the noise to start from, and the slopes of prior means.
 
-    To six places: the last digits depend on the number of threads, and a checkpoint on all of them.
+    Both are rounded: their last digits depend on the number of threads, and a checkpoint on all digits.
     """
+    noise = Member().noise
+    if line is not None and start_from_data:
+        noise = float(f"{starting_noise(line):.3g}")
+    slopes = _slopes_by_turns(line, candidate.architecture.trend)
+    return [
+        Member(seed=seed, alpha=alpha, beta=beta, noise=noise, slope=slope)
+        for alpha, beta in candidate.weights
+        for seed, slope in zip(seeds, cycle(slopes), strict=False)
+    ]
+
+
+def _slopes_by_turns(line: Line | None, trend: str) -> list[tuple[float, ...]]:
     if line is None or trend == "none":
         return [()]
-    slope = tuple(round(value, 6) + 0.0 for value in line.slope.tolist())  # + 0.0: not -0.0
+    slope = tuple(round(value, 6) + 0.0 for value in line.slope)  # + 0.0: not -0.0
     return [slope] if trend == "linear" else [(0.0,) * len(slope), slope]
 
 
 def distinct_rows(rows: Rows) -> int:
-    """As many inducing points of a shallow kernel can start at rows; of equal ones rounding would decide the ways."""
+    """Inducing points at equal rows would be told apart by rounding alone: there are no more than these."""
     return len(torch.unique(_some(rows.x), dim=0))
 
 
-def at_rows(build: Build, rows: Rows) -> Build:
-    """`build`, with the inducing points of a shallow kernel at some of the rows."""
-    some = _some(rows.x)
+def builder(architecture: Architecture, columns: int, at: Rows | None = None) -> Build:
+    """Makes members' models; with `at` the expansion starts from these rows, if it is of a kind that does."""
+    some = None if at is None else _some(at.x)
 
-    def started(member: Member) -> DeepBasisGP:
-        model = build(member)
-        assert isinstance(model.expansion, RBF)
-        model.expansion.start_at(some, torch.Generator().manual_seed(member.seed))
+    def build(member: Member) -> DeepBasisGP:
+        model = architecture.build(columns, member)
+        start_at: Callable[[Tensor, torch.Generator], None] | None = getattr(model.expansion, "start_at", None)
+        if some is not None and start_at is not None:
+            start_at(some, torch.Generator().manual_seed(member.seed))
         return model
 
-    return started
+    return build
 
 
 def _some(column: Tensor) -> Tensor:

@@ -1,0 +1,70 @@
+"""What commands share: the model's file, several workers, tables for people and JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from deepbasis.errors import InputError
+
+if TYPE_CHECKING:
+    from deepbasis.engine.distributed import Team
+    from deepbasis.fitting.fitted import Fitted
+
+
+def load_model(path: str) -> Fitted:
+    place = Path(path)
+    if place.is_dir():
+        raise InputError(f"MODEL '{path}' is a folder: give the name of the file that 'deepbasis fit' wrote")
+    if not place.exists():
+        raise InputError(f"MODEL '{path}' does not exist: check the path; 'deepbasis fit' makes one")
+    from deepbasis.engine import device as devices
+    from deepbasis.fitting.fitted import Fitted
+
+    return Fitted.load(path, devices.present("auto"))
+
+
+@contextmanager
+def workers(device: str = "auto") -> Iterator[Team]:
+    """The workers that torchrun has started this command as one of; one alone where it has not."""
+    from deepbasis.engine import distributed
+
+    try:
+        yield distributed.start(device)
+    finally:
+        distributed.stop()
+
+
+def print_json(record: dict[str, Any]) -> None:
+    typer.echo(json.dumps(_finite(record), allow_nan=False, indent=2, ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def text_table(title: str, columns: Sequence[str]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, title_style="bold", title_justify="left")
+    for k, column in enumerate(columns):
+        table.add_column(column, justify="right" if k else "left", no_wrap=True)
+    return table
+
+
+def console() -> Any:
+    from rich.console import Console
+
+    screen = Console()
+    return screen if screen.is_terminal else Console(width=100)

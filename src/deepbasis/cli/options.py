@@ -1,0 +1,118 @@
+"""Options: those that mean the same in every command, and those of a fit, which are made from its arguments.
+
+Messages speak of arguments (`batch_size`); `options_named` makes them speak of options (`--batch-size`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import Field, fields
+from typing import Annotated, Any
+
+import typer
+
+from deepbasis.errors import InputError
+from deepbasis.fitting.kinds import Flag, OneOf
+from deepbasis.fitting.spec import RunOptions, arguments
+
+TABLE = "CSV (.csv, .csv.gz) or Parquet (.parquet); '-' reads CSV from standard input."
+ROLES, SCALE, OUTPUT = "Columns", "Large tables", "Output"
+"""Panels of the help, beside those of the fit's arguments."""
+
+
+def option(metavar: str, help: str, panel: str, **more: Any) -> Any:
+    return typer.Option(metavar=metavar, help=help, rich_help_panel=panel, **more)
+
+
+def choice(words: Sequence[str], help: str, panel: str, *names: str) -> Any:
+    return typer.Option(
+        *names,
+        metavar="|".join(words),
+        help=help,
+        rich_help_panel=panel,
+        autocompletion=lambda incomplete: [word for word in words if word.startswith(incomplete)],
+    )
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="Print nothing but errors: no progress, no summary, no warnings.", rich_help_panel=OUTPUT
+    ),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=OUTPUT)]
+Target = Annotated[
+    str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.", rich_help_panel=ROLES)
+]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model that 'deepbasis fit' wrote.", show_default=False)]
+
+
+# ---- the options of a fit --------------------------------------------------------------------------------------------
+
+_OPTIONS = {
+    **{one.name: one.metadata["option"] or f"--{one.name.replace('_', '-')}" for one in arguments()},
+    **{one.name: f"--{one.name.replace('_', '-')}" for one in fields(RunOptions)},
+    **{name: f"--{name}" for name in ("target", "weight", "groups", "drop")},
+    "sample_weight": "--weight",
+}
+
+
+def with_fit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, whose `**given` becomes an option for each argument of a fit that has a panel."""
+    own = inspect.signature(command, eval_str=True)
+    first = [parameter for parameter in own.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    made = [_parameter(one) for one in arguments() if one.metadata["panel"]]
+    made += [_run_parameter(one) for one in fields(RunOptions)]
+    command.__signature__ = own.replace(parameters=[*first, *made])  # type: ignore[attr-defined]
+    return command
+
+
+def read_fit_options(given: dict[str, Any]) -> tuple[dict[str, Any], RunOptions]:
+    """Arguments of a fit from what typer has read, which is text where "auto" may stand for a number."""
+    read = {}
+    for one in arguments():
+        if one.name in given:
+            value = given[one.name]
+            read[one.name] = one.metadata["kind"].parse(_OPTIONS[one.name], value) if isinstance(value, str) else value
+    return read, RunOptions(**{one.name: given[one.name] for one in fields(RunOptions)})
+
+
+def _parameter(one: Field[Any]) -> inspect.Parameter:
+    kind, name = one.metadata["kind"], _OPTIONS[one.name]
+    help = re.split(r"(?<=\.) ", one.metadata["help"], maxsplit=1)[0]
+    plain = type(one.default) if isinstance(one.default, int | float) else int if one.default is None else str
+    if isinstance(kind, OneOf | Flag):
+        info, plain = choice(kind.metavar().split("|"), help, one.metadata["panel"], name), str
+    else:
+        info = typer.Option(name, metavar=kind.metavar(), help=help, rich_help_panel=one.metadata["panel"])
+    hint = plain | None if one.default is None else plain
+    return inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=Annotated[hint, info]
+    )
+
+
+def _run_parameter(one: Field[Any]) -> inspect.Parameter:
+    words: Any = {"metavar": one.metadata.get("metavar"), "help": one.metadata["help"], "rich_help_panel": SCALE}
+    hint: Any = str | None
+    info = typer.Option(_OPTIONS[one.name], **words)
+    if one.name == "stream":
+        info, hint = typer.Option("--stream/--no-stream", show_default=False, **words), bool | None
+    elif one.name == "max_steps":
+        info, hint = typer.Option(_OPTIONS[one.name], min=1, **words), int | None
+    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[hint, info])
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """An argument of the estimator is an option here: batch_size is --batch-size."""
+    try:
+        yield
+    except InputError as error:
+        word, separator, rest = str(error).partition(" ")
+        if word not in _OPTIONS:
+            raise
+        raise InputError(f"{_OPTIONS[word]}{separator}{rest}") from error

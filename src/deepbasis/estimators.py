@@ -1,0 +1,257 @@
+"""`DeepBasisRegressor`: the scikit-learn face of a fit. What it gives is in `fitted_`; nothing is trained here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, Self, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from deepbasis.engine import device as devices
+from deepbasis.engine.distributed import ALONE, Team
+from deepbasis.errors import FitWarning
+from deepbasis.fitting.data import TableData
+from deepbasis.fitting.decide import make_plan
+from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.fitting.files import predict_files, prediction_columns, prepare_files
+from deepbasis.fitting.fitted import Fitted
+from deepbasis.fitting.plan import Plan
+from deepbasis.fitting.run import fit_table
+from deepbasis.fitting.spec import Arguments, RunOptions, Spec, arguments, parameters_section
+from deepbasis.gp.predictive import GaussianMixture
+from deepbasis.tables.table import Table
+
+Floats = NDArray[np.float64]
+
+
+class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ignore[misc]
+    __doc__ = f"""A predictive distribution for every row, by Gaussian processes with deep basis kernels.
+
+    Parameters
+    ----------
+{parameters_section()}
+
+    Attributes
+    ----------
+    plan_ : Plan
+        What every "auto" has come to: `print(model.plan_)`.
+    fitted_ : Fitted
+        Everything else that the fit has given.
+    method_, embedding_, trend_ : str
+        What "auto" has come to. `trend_` may be "half": every second member.
+    rank_, inner_ : int
+        Basis functions, which of a shallow kernel are no more than its distinct rows (those of a linear kernel, one a
+        column, come on top); width inside a block.
+    jitter_ : float
+        Of the kernel matrix of inducing points, relative to its diagonal.
+    history_ : tuple of dict
+        For each member "train_loss", "validation" and "noise" (standardised units), a number an epoch. Of a shallow
+        kernel "validation" is of rows that it was trained on too.
+    validation_ : dict
+        Metrics on the rows held out, in the target's units. With calibration they are flattering: it was fitted to
+        these very rows. Where members hold out different rows, each row is predicted by members that have not seen it,
+        and not by the whole ensemble; of a shallow kernel by its posterior given the other rows.
+    noise_ : ndarray
+        Noise variance of each member, in squared units of the target, before calibration.
+    calibration_ : Calibration or None
+        The scales of the predictive variance and their weights.
+    alpha_, beta_ : float
+        The weights of the regularisers; a shallow kernel has none.
+    rows_ : int
+        Rows of the table that was fitted, validation rows among them.
+    """
+
+    fitted_: Fitted
+
+    plan_ = property(attrgetter("fitted_.plan"))
+    method_ = property(attrgetter("fitted_.architecture.method"))
+    embedding_ = property(attrgetter("fitted_.architecture.embedding"))
+    trend_ = property(attrgetter("fitted_.architecture.trend"))
+    rank_ = property(attrgetter("fitted_.architecture.rank"))
+    inner_ = property(attrgetter("fitted_.architecture.inner"))
+    jitter_ = property(attrgetter("fitted_.architecture.jitter"))
+    history_ = property(attrgetter("fitted_.history"))
+    validation_ = property(attrgetter("fitted_.validation"))
+    noise_ = property(attrgetter("fitted_.noise"))
+    calibration_ = property(attrgetter("fitted_.calibration"))
+    alpha_ = property(attrgetter("fitted_.alpha"))
+    beta_ = property(attrgetter("fitted_.beta"))
+    rows_ = property(attrgetter("fitted_.rows"))
+
+    # ---- fitting -----------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        X_val: Any = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
+        """Fit to a table X (array or DataFrame) and a target y; validate on X_val, y_val if given.
+
+        A row of `sample_weight` k counts as k rows: weights that are no counts (areas, 1 / variance) should have a mean
+        of 1, or the model takes itself to have seen more rows than there are. Rows of one value of `groups` (a patient,
+        a site) are held out together, so that selection and calibration are for new groups.
+        """
+        spec, plan, data = self._prepared(X, y, sample_weight, groups, X_val, y_val)
+        return self._take(fit_table(spec, plan, data))
+
+    def plan(
+        self, X: Any, y: ArrayLike, sample_weight: Any = None, groups: Any = None, X_val: Any = None, y_val: Any = None
+    ) -> Plan:
+        """What `fit` would do, without doing it."""
+        return self._prepared(X, y, sample_weight, groups, X_val, y_val)[1]
+
+    def _prepared(
+        self, X: Any, y: Any, weight: Any, groups: Any, X_val: Any, y_val: Any
+    ) -> tuple[Spec, Plan, TableData]:
+        spec = Spec.of(self)
+        devices.present(spec.device)
+        data = TableData.of(spec, Table.read(X, y, weight, groups), X_val, y_val)
+        return spec, make_plan(spec, data.facts(spec)), data
+
+    def fit_dataset(
+        self,
+        data: Any,
+        target: str,
+        *,
+        weight: str | None = None,
+        groups: str | None = None,
+        drop: Collection[str] = (),
+        validation: Any = None,
+        memory: int | str | None = None,
+        stream: bool | None = None,
+        max_steps: int | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        team: Team = ALONE,
+    ) -> Self:
+        """Fit to a table in files, of any size: a folder, a pattern, a list of files or a pyarrow data set.
+
+        The files are Parquet or CSV and have the same columns: `target`, perhaps `weight` and `groups`, and inputs, of
+        which those in `drop` are left out. `memory` ("2GiB") is what the whole process may use. A table that does not
+        fit is streamed: two readings of the files, a first for its statistics. `stream` forces that, or forbids it.
+        Streamed rows are held out for validation by a hash of their place, or of their group; or `validation` is
+        another such table. `max_steps` bounds the training steps. With `checkpoint` a run that was stopped goes on from
+        there; where members hold out different rows each part has steps and a file of its own, `checkpoint`.1, .2, ...
+        Every worker of a `team` makes the same call, and reads its part; `memory` is what each may use.
+        """
+        _, run = prepare_files(
+            Spec.of(self),
+            data,
+            target,
+            weight=weight,
+            groups=groups,
+            drop=drop,
+            validation=validation,
+            options=RunOptions(memory=memory, stream=stream, max_steps=max_steps, checkpoint=checkpoint),
+            team=team,
+        )
+        return self._take(run())
+
+    def _take(self, fitted: Fitted) -> Self:
+        """Only now is anything changed: a fit that fails leaves what there was."""
+        self.fitted_ = fitted
+        names = fitted.preprocessor.input_columns
+        self.n_features_in_ = len(fitted.preprocessor.encodings)
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        for text in fitted.warnings:
+            warnings.warn(text, FitWarning, stacklevel=3)
+        return self
+
+    # ---- predictions -------------------------------------------------------------------------------------------
+
+    @overload
+    def predict_dist(self, X: Any, *, as_tensor: Literal[False] = False) -> PredictiveDistribution: ...
+    @overload
+    def predict_dist(self, X: Any, *, as_tensor: Literal[True]) -> GaussianMixture: ...
+    def predict_dist(self, X: Any, *, as_tensor: bool = False) -> PredictiveDistribution | GaussianMixture:
+        """The predictive distribution of every row, noise included, in the target's units: in numpy, or in torch."""
+        check_is_fitted(self)
+        predicted = self.fitted_.predict(X)
+        return predicted.tensors if as_tensor else predicted
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of every row; with `return_std` also the standard deviation."""
+        predicted = self.predict_dist(X)
+        return (predicted.mean, predicted.std) if return_std else predicted.mean
+
+    def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Floats, Floats]:
+        """Lower and upper end of the central interval that should hold `coverage` of the targets."""
+        return self.predict_dist(X).interval(coverage)
+
+    def predict_quantiles(self, X: Any, q: ArrayLike) -> Floats:
+        """Quantiles at the levels q [k], as columns [n, k]."""
+        return self.predict_dist(X).quantile(np.atleast_1d(np.asarray(q, dtype=object)))
+
+    def sample_y(self, X: Any, n: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
+        """Draws of the target [rows, n], independent between rows."""
+        return self.predict_dist(X).sample(n, random_state)
+
+    def sample_functions(
+        self, n: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> Callable[[Any], Floats]:
+        """Draws of the noise-free function: X -> [rows, n]; the same n functions at every call.
+
+        Their variance is the calibrated one, by draws that are as much farther from their member's mean. Of a method
+        with inducing points, such as the shallow kernels that a small table may have, they lack the correction of
+        Eq. 4, which has no weights to draw: far from all rows they are nearer together than `predict_dist` says.
+        """
+        check_is_fitted(self)
+        return self.fitted_.sample_functions(n, random_state)
+
+    def evaluate(self, X: Any, y: ArrayLike) -> dict[str, float]:
+        """MAE, RMSE, NLL, CRPS, coverage and width of the 95 % interval, calibration error, in the target's units."""
+        check_is_fitted(self)
+        return self.fitted_.evaluate(X, y)
+
+    def predict_dataset(
+        self,
+        data: Any,
+        out: str | PathLike[str],
+        *,
+        ids: Sequence[str] = (),
+        coverage: float | None = 0.95,
+        quantiles: Sequence[float] = (),
+        memory: int | str | None = None,
+        team: Team = ALONE,
+        visible: bool = False,
+    ) -> list[Path]:
+        """Predict a table in files, of any size, into Parquet files of the same names in the folder `out`.
+
+        Each has the columns named by `ids` (of a CSV as they stand in it, which is text), then mean, std, the ends of
+        the interval and the quantiles. A part that stands there already, made by this model of this input, is left as
+        it is. Workers of a `team` share the files.
+        """
+        check_is_fitted(self)
+        columns = prediction_columns(coverage, quantiles)
+        return predict_files(self.fitted_, data, out, columns, ids=ids, memory=memory, team=team, visible=visible)
+
+    # ---- files -------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write everything needed to predict to one .safetensors file, atomically and without pickle."""
+        check_is_fitted(self)
+        self.fitted_.save(path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], device: str = "auto") -> Self:
+        """A regressor that was saved. No code of the file is run."""
+        fitted = Fitted.load(path, devices.present(device))
+        return cls(**{one.name: getattr(fitted.spec, one.name) for one in arguments()})._take(fitted)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags

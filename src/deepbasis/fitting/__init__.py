@@ -1,0 +1,1 @@
+"""How a fit is decided and run: `Spec` (what was asked) -> `Plan` (what is done) -> `Fitted` (what came of it)."""

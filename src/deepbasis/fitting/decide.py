@@ -1,0 +1,223 @@
+"""The rules of "auto": from what was asked (`Spec`) and what is known of the table (`Facts`) to a `Plan`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from deepbasis.engine import device as devices
+from deepbasis.engine.settings import Settings
+from deepbasis.fitting.kinds import AUTO
+from deepbasis.fitting.plan import Architecture, Candidate, Facts, HoldOut, Plan
+from deepbasis.fitting.recipe import (
+    FLOAT64_ROWS,
+    HALF,
+    ONE_THREAD_ROWS,
+    RECIPES,
+    Recipe,
+    batch_size_for,
+    epochs_for,
+    stream_epochs_for,
+    weights_for,
+)
+from deepbasis.fitting.spec import EXACT, Spec
+from deepbasis.gp.expansion import JITTER
+from deepbasis.gp.methods import METHODS
+
+NETWORK = "dbk-silu"
+"""What method="auto" tries on every table."""
+
+_COMPILE_STEPS = 3_000  # from here on compiling pays on a GPU
+_HELD_OUT = 0.1  # of the rows
+
+
+def method_of(spec: Spec) -> str:
+    return NETWORK if spec.method == AUTO else spec.method
+
+
+def hold_out(spec: Spec, rows: int) -> HoldOut:
+    """A tenth of a small table is few rows to choose and to calibrate by: its members hold out different parts, so that
+    together they have all rows for that, and each row is fitted by most of them."""
+    recipe = RECIPES[spec.recipe]
+    is_network = METHODS[method_of(spec)].backbone == "resnet"
+    by_turns = spec.validation_fraction == AUTO and spec.members > 1 and rows <= recipe.small_rows and is_network
+    fraction = _HELD_OUT if spec.validation_fraction == AUTO else float(spec.validation_fraction)
+    return HoldOut(recipe.folds if by_turns else 1, fraction)
+
+
+def scaling(spec: Spec) -> str:
+    return RECIPES[spec.recipe].scaling if spec.scaling == AUTO else spec.scaling
+
+
+def needs_line(spec: Spec, rows: int) -> bool:
+    """Whether the plan depends on how much of the target a straight line explains."""
+    recipe = RECIPES[spec.recipe]
+    is_network = METHODS[method_of(spec)].backbone == "resnet"
+    return (
+        spec.trend == AUTO and recipe.trend_left > 0.0 and rows > recipe.small_rows and spec.members > 1 and is_network
+    )
+
+
+def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
+    recipe = RECIPES[spec.recipe]
+    held_out = hold_out(spec, facts.table_rows)
+    if facts.streamed:
+        held_out = replace(held_out, parts=1)
+    precision = spec.dtype
+    if precision == AUTO:  # the same for all folds
+        known = facts.rows if held_out.parts == 1 else facts.table_rows
+        precision = "float64" if known <= FLOAT64_ROWS else "float32"
+    chosen = replace(spec, method=method_of(spec), dtype=precision)
+    network, epoch_rows = _candidate(chosen, recipe, facts, max_steps)
+    kernels = [
+        _candidate(kernel, recipe, replace(facts, rows=facts.table_rows), max_steps)[0]
+        for kernel in _kernels(spec, recipe, facts, precision)
+    ]
+    device = devices.named(spec.device)
+    return Plan(
+        recipe=spec.recipe,
+        hold_out=held_out,
+        copies_limit=recipe.copies_limit,
+        start_from_data=recipe.start_from_data,
+        candidates=(network, *(replace(kernel, on_all_rows=True) for kernel in kernels)),
+        device=str(device),
+        one_thread=facts.table_rows <= ONE_THREAD_ROWS and device.type == "cpu" and not facts.streamed,
+        epoch_rows=epoch_rows,
+        warnings=_warnings(network.settings, facts, max_steps),
+    )
+
+
+def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[Spec]:
+    """Shallow kernels to try beside the networks.
+
+    Trained by its marginal likelihood a kernel has little to overfit with: on a small table it is often better than a
+    network, and calibrated. But not for new groups: its likelihood takes rows of one group for independent ones, and
+    its numbers have seen all groups.
+    """
+    asked_for_a_network = (
+        spec.method != AUTO
+        or spec.objective is not None
+        or spec.embedding not in (AUTO, "none")
+        or spec.trend not in (AUTO, "none")
+        or spec.likelihood != "gaussian"
+    )
+    if asked_for_a_network or facts.grouped or facts.streamed or facts.table_rows > recipe.small_rows:
+        return []
+    changes: dict[str, Any] = {
+        "objective": EXACT,
+        "members": 1,
+        "dtype": precision,
+        "learning_rate": AUTO,
+        "epochs": AUTO,  # each is one step
+        "patience": AUTO,
+        "compile": False,
+        # The marginal likelihood has calibrated it, and its noise does not vary: three scales have little to mend.
+        "calibrate": False if spec.calibrate == AUTO else spec.calibrate,
+    }
+    # A linear kernel has a basis function for each column: not where they would be most of the work.
+    return [
+        replace(spec, method=name, **changes)
+        for name in recipe.shallow_methods
+        if facts.columns <= spec.rank or "linear" not in METHODS[name].expansion
+    ]
+
+
+def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) -> tuple[Candidate, int]:
+    """And the rows of its epochs."""
+    method = METHODS[spec.method]
+    objective = spec.objective or method.objective
+    exact, shallow = objective == EXACT, method.backbone == "identity"
+    on_gpu = devices.named(spec.device).type == "cuda"
+    batch_size = int(spec.batch_size) if spec.batch_size != AUTO else batch_size_for(recipe, facts.rows)
+    passes, epoch_rows = 1, facts.rows
+    wanted = None if spec.epochs == AUTO else int(spec.epochs)
+    steps_a_pass = 1 if exact else -(-facts.rows // batch_size)
+    if facts.streamed:
+        epochs, epoch_rows = stream_epochs_for(recipe, facts.rows, batch_size, exact, on_gpu, wanted, max_steps)
+        steps = epochs * (1 if exact else -(-epoch_rows // batch_size))
+    else:
+        epochs = wanted or epochs_for(recipe, facts.rows, batch_size, exact, on_gpu)
+        if max_steps is not None:
+            epochs = min(epochs, max(1, max_steps // steps_a_pass))
+        if wanted is None and spec.patience == AUTO and not exact:
+            passes = min(epochs, max(1, recipe.validation_steps // steps_a_pass))
+            epochs //= passes
+        steps = epochs * passes * steps_a_pass
+    # A shallow kernel hardly overfits by its marginal likelihood: its steps can be long, and nothing has to stop early.
+    kernel = shallow and exact
+    rate, kernel_rate = recipe.learning_rate, None
+    if kernel:
+        rate, kernel_rate = recipe.shallow_learning_rate, recipe.shallow_kernel_rate
+    if spec.learning_rate != AUTO:
+        rate, kernel_rate = float(spec.learning_rate), None
+    settings = Settings(
+        objective=objective,
+        corrected=method.corrected,
+        epochs=epochs,
+        passes=passes,
+        batch_size=batch_size,
+        learning_rate=rate,
+        noise_learning_rate=recipe.noise_learning_rate,
+        kernel_learning_rate=kernel_rate,
+        weight_decay=spec.weight_decay,
+        schedule=recipe.schedule,
+        average=None if exact else recipe.average,
+        selection="last" if kernel and spec.patience == AUTO else recipe.selection,
+        patience=max(1, round(recipe.patience_share * epochs)) if spec.patience == AUTO else int(spec.patience),
+        precision=spec.dtype,
+        compile=on_gpu and steps >= _COMPILE_STEPS if spec.compile == AUTO else bool(spec.compile),
+    )
+    small = facts.rows <= recipe.small_rows
+    factor = recipe.small_inner_factor if small else recipe.inner_factor
+    architecture = Architecture(
+        method=spec.method,
+        likelihood=spec.likelihood,
+        rank=spec.rank,
+        width=spec.width,
+        blocks=spec.blocks,
+        inner=factor * spec.width if spec.inner == AUTO else int(spec.inner),
+        embedding=_embedding(spec, recipe, facts),
+        trend=_trend(spec, recipe, facts),
+        jitter=recipe.shallow_jitter if kernel else JITTER,
+    )
+    again = kernel and spec.epochs == AUTO and max_steps is None
+    return Candidate(
+        architecture=architecture,
+        settings=settings,
+        members=spec.members,
+        weights=weights_for(recipe, objective, *(None if w == AUTO else float(w) for w in (spec.alpha, spec.beta))),
+        calibrate=recipe.calibrate if spec.calibrate == AUTO else bool(spec.calibrate),
+        noise_rate_again=recipe.shallow_noise_rate
+        if again and recipe.shallow_noise_rate > recipe.noise_learning_rate
+        else None,
+    ), epoch_rows
+
+
+def _embedding(spec: Spec, recipe: Recipe, facts: Facts) -> str:
+    """A network learns a function of coordinates from its lowest frequencies upwards, and a map has high ones."""
+    if spec.embedding != AUTO:
+        return spec.embedding
+    places = 2 <= facts.number_columns <= recipe.coordinates and facts.rows > recipe.small_rows
+    return "fourier" if places and METHODS[spec.method].backbone == "resnet" else "none"
+
+
+def _trend(spec: Spec, recipe: Recipe, facts: Facts) -> str:
+    """Whether the prior mean of members is a straight line: "none", "linear", or "half" of them.
+
+    Where the rows end those with a line go on along it, and those without do not: that they differ is what is not known
+    there. A line for a function that has little of one is a burden, and so is one through few rows.
+    """
+    if spec.trend != AUTO:
+        return spec.trend
+    clear = facts.line_leaves is not None and facts.line_leaves <= recipe.trend_left
+    return HALF if clear and needs_line(spec, facts.rows) else "none"
+
+
+def _warnings(settings: Settings, facts: Facts, max_steps: int | None) -> tuple[str, ...]:
+    steps = 1 if settings.exact else -(-facts.rows // settings.batch_size)
+    if facts.streamed or max_steps is None or settings.epochs * settings.passes * steps <= max_steps:
+        return ()
+    return (
+        f"max_steps={max_steps} is less than one pass over the {facts.rows} rows to fit, of {steps} steps, which a fit "
+        "in memory makes: take larger batches, or a stream, which may end sooner",
+    )

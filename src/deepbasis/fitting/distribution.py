@@ -1,0 +1,108 @@
+"""`PredictiveDistribution`: what `predict_dist` gives, numpy in and numpy out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from deepbasis.errors import InputError, check_number, check_positive_int
+from deepbasis.fitting.kinds import Seed
+from deepbasis.gp.predictive import GaussianMixture
+
+Floats = NDArray[np.float64]
+
+
+class PredictiveDistribution:
+    """The predictive distribution of every row, noise included, in the target's units.
+
+    `len(dist)` is the number of rows, and `dist[10:20]` is the distribution of some of them. `tensors` is the same as a
+    `deepbasis.GaussianMixture` of torch tensors.
+    """
+
+    def __init__(self, tensors: GaussianMixture) -> None:
+        self.tensors = tensors
+
+    def __len__(self) -> int:
+        return self.tensors.means.shape[1]
+
+    def __getitem__(self, rows: Any) -> PredictiveDistribution:
+        """Of a slice, a mask or a list of rows; of one row by its number it is a distribution of one."""
+        if isinstance(rows, int | np.integer):
+            rows = [range(len(self))[int(rows)]]
+        index = rows if isinstance(rows, slice) else torch.as_tensor(np.asarray(rows))
+        mixture = self.tensors
+        return PredictiveDistribution(
+            GaussianMixture(mixture.means[:, index], mixture.variances[:, index], mixture.weights)
+        )
+
+    def __repr__(self) -> str:
+        return f"PredictiveDistribution({len(self)} rows)"
+
+    @property
+    def mean(self) -> Floats:
+        return self.tensors.mean.numpy()
+
+    @property
+    def variance(self) -> Floats:
+        return self.tensors.variance.numpy()
+
+    @property
+    def std(self) -> Floats:
+        return self.tensors.std.numpy()
+
+    def quantile(self, q: ArrayLike) -> Floats:
+        """[n] at one level between 0 and 1, or [n, k] at k levels."""
+        levels = np.asarray(q, dtype=object)
+        if levels.ndim > 1 or levels.size == 0:
+            raise InputError(f"q must be a level or a list of levels, got {q!r} of shape {levels.shape}")
+        checked = [check_level(level) for level in np.atleast_1d(levels)]
+        found = np.stack([self.tensors.quantile(level).numpy() for level in checked], 1)
+        return found if levels.ndim else found[:, 0]
+
+    def interval(self, coverage: float = 0.95) -> tuple[Floats, Floats]:
+        """Lower and upper end of the central interval: as much probability below it as above it."""
+        tail = 0.5 * (1.0 - check_coverage(coverage))
+        ends = self.quantile([tail, 1.0 - tail])
+        return ends[:, 0], ends[:, 1]
+
+    def cdf(self, y: ArrayLike) -> Floats:
+        return self.tensors.cdf(y).numpy()
+
+    def pdf(self, y: ArrayLike) -> Floats:
+        return np.exp(self.log_prob(y))
+
+    def log_prob(self, y: ArrayLike) -> Floats:
+        return self.tensors.log_prob(y).numpy()
+
+    def crps(self, y: ArrayLike) -> Floats:
+        """Continuous ranked probability score, in the target's units."""
+        return self.tensors.crps(y).numpy()
+
+    def sample(self, n: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
+        """Draws [rows, n], independent between rows."""
+        return self.tensors.sample(check_positive_int("n", n), generator(random_state)).T.numpy()
+
+
+def check_level(level: Any) -> float:
+    if not 0.0 < check_number("q", level) < 1.0:
+        raise InputError(f"a quantile's level q must lie strictly between 0 and 1, got {level!r}")
+    return float(level)
+
+
+def check_coverage(coverage: Any) -> float:
+    if not 0.0 < check_number("coverage", coverage) < 1.0:
+        raise InputError(f"coverage must lie strictly between 0 and 1, got {coverage!r}")
+    return float(coverage)
+
+
+def generator(random_state: int | np.random.RandomState | None) -> torch.Generator:
+    made = torch.Generator()
+    seed = Seed().check("random_state", random_state)
+    if seed is None:
+        made.seed()
+    else:
+        made.manual_seed(int(seed.randint(2**31 - 1)) if isinstance(seed, np.random.RandomState) else seed)
+    return made

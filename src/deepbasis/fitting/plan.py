@@ -1,0 +1,166 @@
+"""`Plan`: everything that "auto" comes to for a table, decided once (`decide.py`), before anything is trained.
+
+A plan is frozen and can be printed (`deepbasis fit --explain-plan`, `model.plan_`). `Fitted` records which of its
+candidates won.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from deepbasis.engine.members import Member
+from deepbasis.engine.settings import Settings
+from deepbasis.gp.build import build
+from deepbasis.gp.methods import METHODS
+from deepbasis.gp.model import DeepBasisGP
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Which rows members do not train on. With several `parts` each member holds out one of them, by turns."""
+
+    parts: int
+    fraction: float
+    """Of the rows, where all members hold out the same."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a table before anything is trained: all that a plan depends on."""
+
+    table_rows: int
+    rows: int
+    """That a member is fitted to: those of the largest fold."""
+    columns: int
+    """As encoded."""
+    number_columns: int = 0
+    """Where all that say anything are numbers without gaps; else 0."""
+    grouped: bool = False
+    streamed: bool = False
+    line_leaves: float | None = None
+    """The share of the target's variance that a straight line leaves; None where nobody asked."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a member is made of: all that it takes to build one, beside the member's own seed and start."""
+
+    method: str
+    likelihood: str
+    rank: int
+    width: int
+    blocks: int
+    inner: int
+    embedding: str
+    trend: str
+    jitter: float
+
+    def build(self, columns: int, member: Member) -> DeepBasisGP:
+        return build(
+            self.method,
+            columns,
+            rank=self.rank,
+            width=self.width,
+            blocks=self.blocks,
+            inner=self.inner,
+            embedding=self.embedding,
+            noise=member.noise,
+            slope=member.slope,
+            jitter=self.jitter,
+            seed=member.seed,
+        )
+
+    @property
+    def is_shallow(self) -> bool:
+        """Whether it is a kernel of the inputs themselves."""
+        return METHODS[self.method].backbone == "identity"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to fit the table."""
+
+    architecture: Architecture
+    settings: Settings
+    members: int
+    weights: tuple[tuple[float, float], ...]
+    """(alpha, beta) to try: all are trained together, and the validation score chooses."""
+    calibrate: bool
+    on_all_rows: bool = False
+    """Trained on every row, and judged by its posterior given the others: a kernel of exact inference."""
+    noise_rate_again: float | None = None
+    """The learning rate of the noise when it is trained a second time, where the noise still falls at the end."""
+
+    @property
+    def far_fall(self) -> float:
+        """How far the log of the noise must have fallen for a second training.
+
+        With a rate c and N steps along a cosine Adam goes c N / 2 at most: half of that is a long way.
+        """
+        return 0.25 * (self.settings.noise_learning_rate or 0.0) * self.settings.epochs
+
+
+@dataclass(frozen=True)
+class Plan:
+    recipe: str
+    hold_out: HoldOut
+    copies_limit: float | None
+    """The copies of an input among the validation rows count for so many average inputs at most."""
+    start_from_data: bool
+    """Whether the noise, and the inducing points of a shallow kernel, start from the rows."""
+    candidates: tuple[Candidate, ...]
+    """Networks first. On a small table there may be kernels too, which are tried in their order."""
+    device: str
+    one_thread: bool
+    epoch_rows: int
+    """Rows of an epoch: all of them, or a piece where the table is streamed."""
+    warnings: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """For people: what is held out, then each candidate."""
+        parts, fraction = self.hold_out.parts, self.hold_out.fraction
+        held = f"a {parts}th of the rows by each member, by turns" if parts > 1 else f"{fraction:g} of the rows"
+        yield f"recipe {self.recipe}, on {self.device}{' (one thread)' * self.one_thread}; held out: {held}"
+        for number, one in enumerate(self.candidates, 1):
+            a, s = one.architecture, one.settings
+            weights = ", ".join(f"({alpha:g}, {beta:g})" for alpha, beta in one.weights)
+            network = f", width {a.width}, {a.blocks} blocks of {a.inner}, embedding {a.embedding}, trend {a.trend}"
+            yield f"candidate {number}: {a.method} ({a.likelihood}), {one.members} members, rank {a.rank}" + (
+                "" if a.is_shallow else network
+            )
+            steps = "exact steps" if s.exact else f"epochs of {s.passes} passes, batches of {s.batch_size}"
+            yield (
+                f"  {s.objective}: {s.epochs} {steps}, rate {s.learning_rate:g}, {s.precision}"
+                f"{', compiled' * s.compile}{'' if s.exact else f'; (alpha, beta): {weights}'}"
+                f"; {'calibrated' if one.calibrate else 'not calibrated'}"
+            )
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Plan:
+        candidates = [
+            Candidate(
+                **{
+                    **one,
+                    "architecture": Architecture(**one["architecture"]),
+                    "settings": Settings(**one["settings"]),
+                    "weights": tuple((float(alpha), float(beta)) for alpha, beta in one["weights"]),
+                }
+            )
+            for one in record["candidates"]
+        ]
+        return cls(
+            **{
+                **record,
+                "hold_out": HoldOut(**record["hold_out"]),
+                "candidates": tuple(candidates),
+                "warnings": tuple(record["warnings"]),
+            }
+        )

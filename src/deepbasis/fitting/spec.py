@@ -1,0 +1,223 @@
+"""`Arguments`: every argument of a fit, written once: type, check, default, help, and where the command has it.
+
+The estimators inherit their signature and their docstring from here, and `deepbasis fit` its options. `Spec` holds the
+same arguments, checked and unchangeable. Nothing here imports torch, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from textwrap import fill
+from typing import Any, NoReturn
+
+from deepbasis.errors import InputError, check_positive_int
+from deepbasis.fitting.kinds import AUTO, Device, Flag, Kind, OneOf, Real, Seed, Switch, Whole
+from deepbasis.fitting.recipe import RECIPES, TRENDS
+from deepbasis.gp.methods import METHODS
+from deepbasis.registry import EMBEDDINGS, LIKELIHOODS, OBJECTIVES
+
+EXACT = "mml"
+"""The objective of exact training, by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
+
+MODEL, TRAINING, SCALE = "The model", "Training", "Large tables"
+"""The panels of the command's help."""
+
+
+def argument(default: Any, kind: Kind, help: str, panel: str = "", option: str = "") -> Any:
+    """A field of `Arguments`. The help's first sentence is the command's; without a panel the command has no option."""
+    return field(default=default, metadata={"kind": kind, "help": help, "panel": panel, "option": option})
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Arguments:
+    """What a user may ask of a fit. scikit-learn wants them kept as they are: they are checked when a fit begins."""
+
+    method: str = argument(
+        AUTO,
+        OneOf(lambda: (AUTO, *METHODS)),
+        'Which kernel, and how it is trained; auto: dbk-silu, or on a small table a shallow kernel. "dbk-silu", '
+        '"dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" and "dnn" are the paper\'s; "sv-rbf-linear" adds a linear '
+        "kernel. A small table has at most 2,000 rows; a shallow kernel is trained exactly on all of them, and taken "
+        "unless the networks predict rows held out better. It is not tried where there are groups, which its "
+        'likelihood knows nothing of. "dnn" has no distribution of its own: it predicts with the variance of its '
+        "validation residuals.",
+        MODEL,
+    )
+    recipe: str = argument(
+        "default", OneOf(lambda: RECIPES), "What 'auto' stands for. \"paper\" is the paper's settings.", MODEL
+    )
+    objective: str | None = argument(
+        None,
+        OneOf(lambda: (*OBJECTIVES, EXACT), none="the method's own"),
+        "Instead of the method's own; mml is exact inference. It maximises the marginal likelihood of all rows, or, of "
+        'a sparse method ("sv-rbf", "sv-rbf-linear", "sv-dkl", "pp-dkl"), the bound on it.',
+        MODEL,
+    )
+    likelihood: str = argument("gaussian", OneOf(lambda: LIKELIHOODS), "How targets vary about the function.", MODEL)
+    rank: int = argument(128, Whole(), "Basis functions.", MODEL)
+    width: int = argument(64, Whole(), "Width of the network.", MODEL)
+    blocks: int = argument(2, Whole(), "Residual blocks of the network.", MODEL)
+    inner: int | str = argument(
+        AUTO,
+        Whole(auto=True),
+        "Width inside a block. auto: four times `width`; as wide as it up to 2,000 rows to fit, and in the paper.",
+        MODEL,
+    )
+    embedding: str = argument(
+        AUTO,
+        OneOf(lambda: (AUTO, *EMBEDDINGS)),
+        'What comes before the network; auto: fourier for maps (two or three number columns). "fourier" are waves '
+        'across all columns together, for coordinates; "periodic" are waves of each column. A map has no missing '
+        "values and more than 2,000 rows to fit.",
+        MODEL,
+    )
+    scaling: str = argument(
+        AUTO,
+        OneOf(lambda: (AUTO, "standard", "min-max")),
+        'How number columns are scaled; auto: standard. "standard" is to mean 0 and standard deviation 1, "min-max" to '
+        "the range from -1 to 1, as the paper has it.",
+        MODEL,
+    )
+    trend: str = argument(
+        AUTO,
+        OneOf(lambda: (AUTO, *TRENDS)),
+        'Prior mean; auto: for half of the members a line, where it explains nine tenths. "none" is a constant. '
+        '"linear" is a straight line through the rows (a ridge regression; of a stream through the rows that it holds '
+        'out), along which the models go on where the rows end, up to ten standard deviations of a column. "auto" '
+        "takes a line for every second member where it leaves a tenth of the target's variance at most, there are "
+        "more than 2,000 rows to fit and more than one member, and a stream has no validation rows of its own.",
+        MODEL,
+    )
+    alpha: float | str = argument(
+        AUTO,
+        Real(auto=True, at_least=0.0),
+        "Weight of the trace regulariser; auto: the recipe's. Where the recipe has several candidates they are all "
+        "trained together, and the validation score chooses.",
+        MODEL,
+    )
+    beta: float | str = argument(
+        AUTO, Real(auto=True, at_least=0.0), "Weight of the KL regulariser; auto: the recipe's. As for `alpha`.", MODEL
+    )
+    members: int = argument(4, Whole(), "Models in the ensemble. It predicts as their equal mixture.", MODEL)
+    epochs: int | str = argument(AUTO, Whole(auto=True), "Passes over the rows, at most.", TRAINING)
+    batch_size: int | str = argument(AUTO, Whole(auto=True), "Rows of a step.", TRAINING)
+    learning_rate: float | str = argument(AUTO, Real(auto=True, above=0.0), "Of AdamW.", TRAINING)
+    weight_decay: float = argument(1e-2, Real(at_least=0.0), "Of AdamW, for the network alone.", TRAINING)
+    validation_fraction: float | str = argument(
+        AUTO,
+        Real(auto=True, above=0.0, below=1.0),
+        "Share of the rows held out; auto: 0.1; of a small table a quarter, by turns. They serve early stopping, "
+        "selection and calibration. Of a small table in memory the first member of a network's ensemble holds out the "
+        "first quarter, the next another, and so on, and all these rows calibrate. Rows of one group are never on both "
+        "sides, nor, of a table in memory, are identical rows. In selection and calibration by the default recipe the "
+        "copies of an input count for three average inputs at most.",
+        TRAINING,
+    )
+    patience: int | str = argument(
+        AUTO, Whole(auto=True), "Epochs without progress after which a member stops.", TRAINING
+    )
+    calibrate: bool | str = argument(
+        AUTO,
+        Flag(),
+        "Whether to calibrate the predictions on the validation rows. Residuals have heavier tails than a Gaussian: a "
+        "calibrated prediction is a mixture of three scales of the predictive variance, noise included.",
+        TRAINING,
+    )
+    dtype: str = argument(
+        AUTO, OneOf(lambda: (AUTO, "float32", "float64")), "Precision. auto: float64 for small tables.", TRAINING
+    )
+    device: str = argument(AUTO, Device(), "Where to train. auto: a GPU if there is one.", TRAINING)
+    compile: bool | str = argument(
+        AUTO, Flag(), "Whether to use torch.compile; auto: on a GPU, for long fits.", TRAINING
+    )
+    random_state: Any = argument(None, Seed(), "For a model that can be made again.", TRAINING, "--seed")
+    verbose: bool = argument(False, Switch(), "Whether to draw a progress bar, on a terminal.")
+
+
+class Spec(Arguments):
+    """Arguments that were checked, as plain Python values, and do not change: `dataclasses.replace` makes another."""
+
+    def __init__(self, **given: Any) -> None:
+        checked = {
+            one.name: one.metadata["kind"].check(one.name, given.pop(one.name, one.default)) for one in arguments()
+        }
+        if given:
+            raise TypeError(f"unknown arguments: {', '.join(sorted(given))}")
+        vars(self).update(checked)
+        _check_together(self)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"a Spec does not change: cannot set {name!r}; use dataclasses.replace")
+
+    @classmethod
+    def of(cls, given: Arguments) -> Spec:
+        return cls(**{one.name: getattr(given, one.name) for one in arguments()})
+
+
+def arguments() -> tuple[Field[Any], ...]:
+    return fields(Arguments)
+
+
+def _check_together(given: Spec) -> None:
+    """What is refused of two arguments together."""
+    if given.method == "dnn" and given.objective not in (None, "mse"):
+        raise InputError(
+            f"method 'dnn' has no distribution over its weights: objective must be 'mse' or None, got "
+            f"{given.objective!r}"
+        )
+    if given.method != "dnn" and given.objective == "mse":
+        raise InputError(
+            f"objective 'mse' says nothing about the distribution of the weights that method {given.method!r} has: "
+            "take method='dnn', or another objective"
+        )
+    shallow = given.method != AUTO and METHODS[given.method].backbone == "identity"
+    if shallow and given.embedding not in (AUTO, "none"):
+        raise InputError(
+            f"method {given.method!r} has no network for an embedding to come before, got embedding="
+            f"{given.embedding!r}; leave it out"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a table in files is fitted: no property of the model."""
+
+    memory: int | str | None = field(
+        default=None,
+        metadata={"help": "What the whole process may use, such as 2GiB.", "panel": SCALE, "metavar": "SIZE"},
+    )
+    stream: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Read the rows piece by piece, or never; by default where they do not fit into memory.",
+            "panel": SCALE,
+        },
+    )
+    max_steps: int | None = field(
+        default=None, metadata={"help": "Training steps, at most.", "panel": SCALE, "metavar": "INTEGER"}
+    )
+    checkpoint: Any = field(
+        default=None,
+        metadata={
+            "help": "A file to go on from: the same command, started again, ends as if it had not been stopped.",
+            "panel": SCALE,
+            "metavar": "FILE",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_steps is not None:
+            check_positive_int("max_steps", self.max_steps)
+
+
+def parameters_section() -> str:
+    """The arguments as numpydoc has them: `name : type, default value`, and the help below."""
+    return "\n".join(_entries())
+
+
+def _entries() -> Iterator[str]:
+    for one in arguments():
+        default = f'"{one.default}"' if isinstance(one.default, str) else one.default
+        yield f"    {one.name} : {one.metadata['kind'].words()}, default {default}"
+        yield fill(one.metadata["help"], 116, initial_indent=" " * 8, subsequent_indent=" " * 8)

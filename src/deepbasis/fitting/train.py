@@ -1,0 +1,184 @@
+"""Training a candidate: members on one lot of rows, the (alpha, beta) that suits them, and what they predict then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from os import PathLike
+
+import numpy as np
+import torch
+
+from deepbasis.engine.batches import Rows
+from deepbasis.engine.checkpoint import FAILED, INTERRUPTED, Outcome
+from deepbasis.engine.distributed import ALONE, Team
+from deepbasis.engine.members import Ensemble
+from deepbasis.engine.streams import Stream
+from deepbasis.engine.training import train
+from deepbasis.errors import NumericalError, UnfinishedError
+from deepbasis.fitting.plan import Architecture, Candidate, Plan
+from deepbasis.fitting.start import builder, distinct_rows, starting_members, straight_line
+from deepbasis.gp import exact
+from deepbasis.gp.calibration import Calibration, calibrate
+from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
+from deepbasis.gp.objectives import weighted_mean
+from deepbasis.gp.predictive import GaussianMixture
+from deepbasis.progress import Progress, ProgressBar
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a fit is run: nothing of it changes what is fitted."""
+
+    checkpoint: str | PathLike[str] | None = None
+    """A file to go on from."""
+    checkpoint_seconds: float = 60.0
+    """Between two writings of it."""
+    team: Team = ALONE
+    progress: Progress | None = None
+    """Called after every epoch, in place of a bar on the terminal."""
+
+
+HERE = Execution()
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training a candidate has come to."""
+
+    candidate: Candidate
+    architecture: Architecture
+    """As it was built: a kernel has no more inducing points than there are distinct rows."""
+    outcomes: tuple[Outcome, ...]
+    models: tuple[DeepBasisGP, ...]
+    device: torch.device
+    interrupted: bool
+    calibration: Calibration | None = None
+
+    def predict(self, x: torch.Tensor) -> GaussianMixture:
+        """Before calibration."""
+        settings = self.candidate.settings
+        return Ensemble(self.models, corrected=settings.corrected, device=self.device, dtype=settings.dtype).predict(x)
+
+    def given(self, rows: Rows) -> Trained:
+        """The same kernels, with the posterior of exact inference given these rows."""
+        models = deepcopy(self.models)
+        for model in models:
+            exact.fit_posterior(model, lambda: [(rows.x, rows.y, rows.weight)])
+        return replace(self, models=models)
+
+    def calibrated(self, predicted: GaussianMixture, rows: Rows) -> tuple[Trained, GaussianMixture]:
+        """Calibrated on what was predicted for rows held out, if it is to be; the same at every worker, since each has
+        all of these rows."""
+        if not self.candidate.calibrate:
+            return self, predicted
+        found = calibrate(predicted, rows.y, rows.weight)
+        return replace(self, calibration=found), found.apply(predicted)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Trains candidates of one plan."""
+
+    plan: Plan
+    columns: int
+    execution: Execution = HERE
+    verbose: bool = False
+
+    def train(
+        self,
+        candidate: Candidate,
+        seeds: Sequence[int],
+        data: Rows | Stream,
+        selecting: Rows,
+        checkpoint: str | PathLike[str] | None = None,
+        *,
+        start: Rows | None = None,
+        wave_size: int | None = None,
+    ) -> Trained:
+        """Every member, for every (alpha, beta), in one run. `start` are rows that say where to start, for a stream."""
+        team = self.execution.team
+        rows = data if isinstance(data, Rows) else start if start is not None else selecting
+        architecture = candidate.architecture
+        from_rows = architecture.is_shallow and self.plan.start_from_data
+        if from_rows and isinstance(data, Rows):
+            architecture = replace(architecture, rank=min(architecture.rank, distinct_rows(rows)))
+        line = None
+        if self.plan.start_from_data or architecture.trend == "linear":
+            line = team.broadcast_object(straight_line(rows))
+        members = starting_members(candidate, team.broadcast_object(list(seeds)), line, self.plan.start_from_data)
+        build = builder(architecture, self.columns, rows if from_rows else None)
+        device = torch.device(self.plan.device)
+
+        def trained(candidate: Candidate, checkpoint: str | PathLike[str] | None) -> Trained:
+            show_bar = self.verbose and self.execution.progress is None and team.first
+            with ProgressBar() if show_bar else nullcontext(self.execution.progress) as progress:
+                outcomes = train(
+                    build,
+                    members,
+                    data,
+                    selecting,
+                    candidate.settings,
+                    device=device,
+                    progress=progress,
+                    checkpoint=checkpoint,
+                    checkpoint_seconds=self.execution.checkpoint_seconds,
+                    wave_size=wave_size,
+                    team=team,
+                )
+            chosen = _best_weights(outcomes, len(candidate.weights))
+            models = tuple(outcome.model(lambda member: architecture.build(self.columns, member)) for outcome in chosen)
+            interrupted = any(outcome.status == INTERRUPTED for outcome in outcomes)
+            return Trained(candidate, architecture, tuple(chosen), models, device, interrupted)
+
+        found = trained(candidate, checkpoint)
+        if candidate.noise_rate_again is not None and isinstance(data, Rows) and not found.interrupted:
+            found = self._with_little_noise(found, lambda again: trained(again, None))
+        if candidate.settings.objective == "mse":
+            _give_residual_variance(found, selecting)
+        return found
+
+    def _with_little_noise(self, found: Trained, train_again: Callable[[Candidate], Trained]) -> Trained:
+        """A kernel whose noise still falls is trained again with a faster rate for it; the first stands if that does
+        not end well. The function may have no noise at all, as that of a computer experiment."""
+        candidate = found.candidate
+        fall = max(math.log(one.member.noise / float(one.history["noise"][-1])) for one in found.outcomes)
+        if not self.execution.team.broadcast_object(fall >= candidate.far_fall):
+            return found
+        faster = replace(candidate.settings, noise_learning_rate=candidate.noise_rate_again)
+        try:
+            again = train_again(replace(candidate, settings=faster))
+        except UnfinishedError:
+            return replace(found, interrupted=True)
+        except NumericalError:
+            return found
+        same = len(again.outcomes) == len(found.outcomes) and all(one.status != FAILED for one in again.outcomes)
+        if again.interrupted or not same:
+            return replace(found, interrupted=again.interrupted)
+        return replace(again, candidate=candidate)
+
+
+def _best_weights(outcomes: list[Outcome], pairs: int) -> list[Outcome]:
+    """The members of the (alpha, beta) with fewest failures, then with the best mean score."""
+    size = len(outcomes) // pairs
+    usable = [
+        [outcome for outcome in outcomes[k : k + size] if outcome.best_epoch > 0] for k in range(0, len(outcomes), size)
+    ]
+    best = min(usable, key=lambda some: (-len(some), np.mean([one.best_score for one in some]) if some else math.inf))
+    if best:
+        return best
+    if any(outcome.status == INTERRUPTED for outcome in outcomes):
+        raise UnfinishedError("the fit was interrupted before its first epoch had ended")
+    reasons = sorted({outcome.reason or outcome.status for outcome in outcomes})
+    raise NumericalError(f"no member could be trained: {'; '.join(reasons)}; try a smaller learning_rate")
+
+
+def _give_residual_variance(found: Trained, rows: Rows) -> None:
+    """A DNN has no variance of its own: each member predicts with that of its residuals on the rows held out."""
+    with torch.no_grad():
+        for model, mean in zip(found.models, found.predict(rows.x).means, strict=True):
+            variance = max(float(weighted_mean((rows.y - mean).square(), rows.weight)), 2.0 * NOISE_FLOOR)
+            model.noise.raw.fill_(math.log(variance - NOISE_FLOOR))

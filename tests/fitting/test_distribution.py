@@ -1,0 +1,94 @@
+"""What `predict_dist` gives: numpy in, numpy out, and the same numbers as the mixture of torch tensors behind it."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from deepbasis import DeepBasisRegressor, GaussianMixture, InputError
+from deepbasis.fitting.distribution import PredictiveDistribution
+
+
+@pytest.fixture
+def dist() -> PredictiveDistribution:
+    rng = np.random.default_rng(0)
+    means, variances = rng.normal(size=(3, 7)), rng.uniform(0.1, 2.0, size=(3, 7))
+    weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    return PredictiveDistribution(GaussianMixture(torch.from_numpy(means), torch.from_numpy(variances), weights))
+
+
+def by_scipy(dist: PredictiveDistribution, what: str, y: np.ndarray) -> np.ndarray:
+    parts = getattr(stats.norm, what)(y, dist.tensors.means.numpy(), dist.tensors.variances.sqrt().numpy())
+    return dist.tensors.weights.numpy() @ parts
+
+
+def test_densities_and_probabilities_are_scipys(dist):
+    y = np.linspace(-2.0, 2.0, 7)
+    np.testing.assert_allclose(dist.cdf(y), by_scipy(dist, "cdf", y), rtol=1e-12)
+    np.testing.assert_allclose(dist.pdf(y), by_scipy(dist, "pdf", y), rtol=1e-12)
+    np.testing.assert_allclose(dist.log_prob(y), np.log(dist.pdf(y)), rtol=1e-12)
+
+
+def test_numpy_in_numpy_out(dist):
+    y = np.linspace(-2.0, 2.0, 7)
+    found = [
+        dist.mean, dist.std, dist.variance, dist.quantile(0.3), dist.cdf(y), dist.pdf(y), dist.log_prob(y), dist.crps(y),
+        y - dist.mean, *dist.interval(0.9),
+    ]  # fmt: skip
+    assert all(type(values) is np.ndarray and values.dtype == np.float64 and values.shape == (7,) for values in found)
+    np.testing.assert_allclose(dist.std**2, dist.variance)
+    np.testing.assert_array_equal(dist.crps(list(y)), dist.crps(y))
+
+
+def test_several_quantiles_at_once_are_those_one_by_one_and_invert_the_cdf(dist):
+    levels = [0.9, 0.01, 0.5]
+    together = dist.quantile(levels)
+    assert together.shape == (7, 3)
+    for k, level in enumerate(levels):
+        np.testing.assert_allclose(together[:, k], dist.quantile(level), rtol=1e-12)
+        np.testing.assert_allclose(dist.cdf(together[:, k]), level, rtol=1e-10)
+    lower, upper = dist.interval(0.8)
+    np.testing.assert_allclose(dist.cdf(upper) - dist.cdf(lower), 0.8, rtol=1e-10)
+
+
+@pytest.mark.parametrize("rows", [slice(2, 5), [4, 0], np.arange(7) % 2 == 0, 3, -1], ids=str)
+def test_some_of_the_rows_are_a_distribution_too(dist, rows):
+    some = dist[rows]
+    expected = np.atleast_1d(dist.mean[rows])
+    assert len(some) == len(expected)
+    np.testing.assert_array_equal(some.mean, expected)
+    np.testing.assert_allclose(some.quantile(0.2), np.atleast_1d(dist.quantile(0.2)[rows]))
+    with pytest.raises(IndexError):
+        dist[7]
+
+
+def test_draws_have_the_distribution(dist):
+    drawn = dist.sample(20_000, random_state=0)
+    assert drawn.shape == (7, 20_000)
+    np.testing.assert_array_equal(drawn, dist.sample(20_000, random_state=0))
+    for row, sample in enumerate(drawn):
+        one = dist[row]
+        pit = by_scipy_row(one, sample)
+        assert stats.kstest(pit, "uniform").pvalue > 1e-4
+
+
+def by_scipy_row(one: PredictiveDistribution, y: np.ndarray) -> np.ndarray:
+    means, stds = one.tensors.means.numpy(), one.tensors.variances.sqrt().numpy()
+    return one.tensors.weights.numpy() @ stats.norm.cdf(y, means, stds)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, -0.1, "half", [], [0.1, 2.0], [[0.1]]], ids=str)
+def test_levels_that_are_none_are_refused(dist, q):
+    with pytest.raises(InputError):
+        dist.quantile(q)
+
+
+def test_torch_for_those_who_ask():
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    model = DeepBasisRegressor(
+        method="dbk-silu", members=2, epochs=2, rank=4, width=4, blocks=1, random_state=0, device="cpu"
+    ).fit(X, X[:, 0])
+    tensors = model.predict_dist(X, as_tensor=True)
+    assert isinstance(tensors, GaussianMixture)
+    np.testing.assert_array_equal(tensors.mean.numpy(), model.predict_dist(X).mean)
+    assert repr(model.predict_dist(X)) == "PredictiveDistribution(40 rows)"
