@@ -51,36 +51,18 @@ def one_thread() -> Iterator[None]:
 
 
 class Presses:
-    """Stands in for the progress bar: acts once, after an epoch of the training of this number."""
+    """A `progress` for a fit (`Execution(progress=...)`): acts once, after an epoch of the training of this number."""
 
-    def __init__(self, training: int, epoch: int, act: Callable[[], None]) -> None:
-        self.training, self.epoch, self.act, self.begun = training, epoch, act, -1
+    def __init__(self, training: int, epoch: int, act: Callable[[], None] = lambda: None) -> None:
+        self.training, self.epoch, self.act = training, epoch, act
         self.seen: list[tuple[int, int]] = []
-
-    def __enter__(self) -> "Presses":
-        self.begun += 1
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
+        """(training, epoch), in their order; a training begins with epoch 1."""
 
     def __call__(self, report: Any) -> None:
-        self.seen.append((self.begun, report.epoch))
-        if (self.begun, report.epoch) == (self.training, self.epoch):
+        begun = (self.seen[-1][0] if self.seen else -1) + (report.epoch == 1)
+        self.seen.append((begun, report.epoch))
+        if (begun, report.epoch) == (self.training, self.epoch):
             self.act()
-
-
-@pytest.fixture
-def pressing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Presses]:
-    """From here on this is every estimator's progress bar; without an act it only looks on."""
-    from deepbasis import estimator
-
-    def bar(training: int = 0, epoch: int = 0, act: Callable[[], None] = lambda: None) -> Presses:
-        made = Presses(training, epoch, act)
-        monkeypatch.setattr(estimator, "ProgressBar", lambda: made)
-        return made
-
-    return bar
 
 
 @pytest.fixture
@@ -102,13 +84,13 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 
 @pytest.fixture
-def few_exact_steps(monkeypatch: pytest.MonkeyPatch) -> int:
-    """method="auto" trains a shallow kernel for as long as the recipe says, whatever the epochs: here for ten steps."""
-    from deepbasis import planning  # after the hook above
+def few_exact_steps() -> str:
+    """A recipe like the default, but shallow kernels are trained for ten steps: `recipe=few_exact_steps`."""
+    from deepbasis.fitting.recipe import RECIPES  # after the hook above
 
-    default = replace(planning.RECIPES["default"], exact_steps=10)
-    monkeypatch.setattr(planning, "RECIPES", {**planning.RECIPES, "default": default})
-    return default.exact_steps
+    if "few-exact-steps" not in RECIPES:
+        RECIPES.register("few-exact-steps", replace(RECIPES["default"], exact_steps=10))
+    return "few-exact-steps"
 
 
 @pytest.fixture(autouse=True)

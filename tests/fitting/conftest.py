@@ -10,7 +10,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from deepbasis import choosing, estimator
 from deepbasis.tables.table import HeldOut
 from support import model_files, streams
 from support.regressors import Fitted, easy, mixed, small
@@ -22,33 +21,6 @@ def fitted() -> Fitted:
     X, y = easy()
     table, y_table = mixed()
     return Fitted(X, y, table, y_table, small(epochs=30).fit(X, y), small(epochs=30).fit(table, y_table))
-
-
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What each call of the engine was given."""
-    genuine = estimator.train
-    seen: list[dict[str, Any]] = []
-
-    def noted(build: Any, members: Any, data: Any, validation: Any, settings: Any, **more: Any) -> Any:
-        seen.append(
-            {"build": build, "members": members, "data": data, "validation": validation, "settings": settings, **more}
-        )
-        return genuine(build, members, data, validation, settings, **more)
-
-    monkeypatch.setattr(estimator, "train", noted)
-    return seen
-
-
-@pytest.fixture
-def prefer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Make the rows speak for a method, whatever they say."""
-
-    def prefer(method: str) -> None:
-        monkeypatch.setattr(choosing, "bic", lambda kernel, data: float(kernel.method_ != method))
-        monkeypatch.setattr(choosing, "is_as_good", lambda *of: method != "dbk-silu")
-
-    return prefer
 
 
 @pytest.fixture(scope="module")
