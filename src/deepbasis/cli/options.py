@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 
 from deepbasis.errors import InputError
-from deepbasis.fitting.kinds import Flag, OneOf
 from deepbasis.fitting.spec import RunOptions, arguments
 
 TABLE = "CSV (.csv, .csv.gz) or Parquet (.parquet); '-' reads CSV from standard input."
@@ -84,9 +83,10 @@ def read_fit_options(given: dict[str, Any]) -> tuple[dict[str, Any], RunOptions]
 def _parameter(one: Field[Any]) -> inspect.Parameter:
     kind, name = one.metadata["kind"], _OPTIONS[one.name]
     help = re.split(r"(?<=\.) ", one.metadata["help"], maxsplit=1)[0]
-    plain = type(one.default) if isinstance(one.default, int | float) else int if one.default is None else str
-    if isinstance(kind, OneOf | Flag):
-        info, plain = choice(kind.metavar().split("|"), help, one.metadata["panel"], name), str
+    plain = type(one.default) if isinstance(one.default, int | float) else int if one.name == "random_state" else str
+    words = kind.metavar().split("|")
+    if not {"INTEGER", "NUMBER"} & set(words):  # a choice, which the shell can complete
+        info = choice(words, help, one.metadata["panel"], name)
     else:
         info = typer.Option(name, metavar=kind.metavar(), help=help, rich_help_panel=one.metadata["panel"])
     hint = plain | None if one.default is None else plain

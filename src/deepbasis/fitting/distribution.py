@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from deepbasis.errors import InputError, check_number, check_positive_int
-from deepbasis.fitting.kinds import Seed
+from deepbasis.fitting.kinds import check_seed
 from deepbasis.gp.predictive import GaussianMixture
 
 Floats = NDArray[np.float64]
@@ -100,7 +100,7 @@ def check_coverage(coverage: Any) -> float:
 
 def generator(random_state: int | np.random.RandomState | None) -> torch.Generator:
     made = torch.Generator()
-    seed = Seed().check("random_state", random_state)
+    seed = check_seed("random_state", random_state)
     if seed is None:
         made.seed()
     else:

@@ -12,7 +12,7 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from deepbasis.errors import InputError, check_positive_int
-from deepbasis.fitting.kinds import AUTO, Device, Flag, Kind, OneOf, Real, Seed, Switch, Whole
+from deepbasis.fitting.kinds import AUTO, DEVICE, FLAG, SEED, SWITCH, Kind, one_of, real, whole
 from deepbasis.fitting.recipe import RECIPES, TRENDS
 from deepbasis.gp.methods import METHODS
 from deepbasis.registry import EMBEDDINGS, LIKELIHOODS, OBJECTIVES
@@ -35,7 +35,7 @@ class Arguments:
 
     method: str = argument(
         AUTO,
-        OneOf(lambda: (AUTO, *METHODS)),
+        one_of(lambda: (AUTO, *METHODS)),
         'Which kernel, and how it is trained; auto: dbk-silu, or on a small table a shallow kernel. "dbk-silu", '
         '"dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" and "dnn" are the paper\'s; "sv-rbf-linear" adds a linear '
         "kernel. A small table has at most 2,000 rows; a shallow kernel is trained exactly on all of them, and taken "
@@ -45,28 +45,28 @@ class Arguments:
         MODEL,
     )
     recipe: str = argument(
-        "default", OneOf(lambda: RECIPES), "What 'auto' stands for. \"paper\" is the paper's settings.", MODEL
+        "default", one_of(lambda: RECIPES), "What 'auto' stands for. \"paper\" is the paper's settings.", MODEL
     )
     objective: str | None = argument(
         None,
-        OneOf(lambda: (*OBJECTIVES, EXACT), none="the method's own"),
+        one_of(lambda: (*OBJECTIVES, EXACT), none=True),
         "Instead of the method's own; mml is exact inference. It maximises the marginal likelihood of all rows, or, of "
         'a sparse method ("sv-rbf", "sv-rbf-linear", "sv-dkl", "pp-dkl"), the bound on it.',
         MODEL,
     )
-    likelihood: str = argument("gaussian", OneOf(lambda: LIKELIHOODS), "How targets vary about the function.", MODEL)
-    rank: int = argument(128, Whole(), "Basis functions.", MODEL)
-    width: int = argument(64, Whole(), "Width of the network.", MODEL)
-    blocks: int = argument(2, Whole(), "Residual blocks of the network.", MODEL)
+    likelihood: str = argument("gaussian", one_of(lambda: LIKELIHOODS), "How targets vary about the function.", MODEL)
+    rank: int = argument(128, whole(), "Basis functions.", MODEL)
+    width: int = argument(64, whole(), "Width of the network.", MODEL)
+    blocks: int = argument(2, whole(), "Residual blocks of the network.", MODEL)
     inner: int | str = argument(
         AUTO,
-        Whole(auto=True),
+        whole(auto=True),
         "Width inside a block. auto: four times `width`; as wide as it up to 2,000 rows to fit, and in the paper.",
         MODEL,
     )
     embedding: str = argument(
         AUTO,
-        OneOf(lambda: (AUTO, *EMBEDDINGS)),
+        one_of(lambda: (AUTO, *EMBEDDINGS)),
         'What comes before the network; auto: fourier for maps (two or three number columns). "fourier" are waves '
         'across all columns together, for coordinates; "periodic" are waves of each column. A map has no missing '
         "values and more than 2,000 rows to fit.",
@@ -74,14 +74,14 @@ class Arguments:
     )
     scaling: str = argument(
         AUTO,
-        OneOf(lambda: (AUTO, "standard", "min-max")),
+        one_of(lambda: (AUTO, "standard", "min-max")),
         'How number columns are scaled; auto: standard. "standard" is to mean 0 and standard deviation 1, "min-max" to '
         "the range from -1 to 1, as the paper has it.",
         MODEL,
     )
     trend: str = argument(
         AUTO,
-        OneOf(lambda: (AUTO, *TRENDS)),
+        one_of(lambda: (AUTO, *TRENDS)),
         'Prior mean; auto: for half of the members a line, where it explains nine tenths. "none" is a constant. '
         '"linear" is a straight line through the rows (a ridge regression; of a stream through the rows that it holds '
         'out), along which the models go on where the rows end, up to ten standard deviations of a column. "auto" '
@@ -91,22 +91,22 @@ class Arguments:
     )
     alpha: float | str = argument(
         AUTO,
-        Real(auto=True, at_least=0.0),
+        real(auto=True, at_least=0.0),
         "Weight of the trace regulariser; auto: the recipe's. Where the recipe has several candidates they are all "
         "trained together, and the validation score chooses.",
         MODEL,
     )
     beta: float | str = argument(
-        AUTO, Real(auto=True, at_least=0.0), "Weight of the KL regulariser; auto: the recipe's. As for `alpha`.", MODEL
+        AUTO, real(auto=True, at_least=0.0), "Weight of the KL regulariser; auto: the recipe's. As for `alpha`.", MODEL
     )
-    members: int = argument(4, Whole(), "Models in the ensemble. It predicts as their equal mixture.", MODEL)
-    epochs: int | str = argument(AUTO, Whole(auto=True), "Passes over the rows, at most.", TRAINING)
-    batch_size: int | str = argument(AUTO, Whole(auto=True), "Rows of a step.", TRAINING)
-    learning_rate: float | str = argument(AUTO, Real(auto=True, above=0.0), "Of AdamW.", TRAINING)
-    weight_decay: float = argument(1e-2, Real(at_least=0.0), "Of AdamW, for the network alone.", TRAINING)
+    members: int = argument(4, whole(), "Models in the ensemble. It predicts as their equal mixture.", MODEL)
+    epochs: int | str = argument(AUTO, whole(auto=True), "Passes over the rows, at most.", TRAINING)
+    batch_size: int | str = argument(AUTO, whole(auto=True), "Rows of a step.", TRAINING)
+    learning_rate: float | str = argument(AUTO, real(auto=True, above=0.0), "Of AdamW.", TRAINING)
+    weight_decay: float = argument(1e-2, real(at_least=0.0), "Of AdamW, for the network alone.", TRAINING)
     validation_fraction: float | str = argument(
         AUTO,
-        Real(auto=True, above=0.0, below=1.0),
+        real(auto=True, above=0.0, below=1.0),
         "Share of the rows held out; auto: 0.1; of a small table a quarter, by turns. They serve early stopping, "
         "selection and calibration. Of a small table in memory the first member of a network's ensemble holds out the "
         "first quarter, the next another, and so on, and all these rows calibrate. Rows of one group are never on both "
@@ -115,24 +115,22 @@ class Arguments:
         TRAINING,
     )
     patience: int | str = argument(
-        AUTO, Whole(auto=True), "Epochs without progress after which a member stops.", TRAINING
+        AUTO, whole(auto=True), "Epochs without progress after which a member stops.", TRAINING
     )
     calibrate: bool | str = argument(
         AUTO,
-        Flag(),
+        FLAG,
         "Whether to calibrate the predictions on the validation rows. Residuals have heavier tails than a Gaussian: a "
         "calibrated prediction is a mixture of three scales of the predictive variance, noise included.",
         TRAINING,
     )
     dtype: str = argument(
-        AUTO, OneOf(lambda: (AUTO, "float32", "float64")), "Precision. auto: float64 for small tables.", TRAINING
+        AUTO, one_of(lambda: (AUTO, "float32", "float64")), "Precision. auto: float64 for small tables.", TRAINING
     )
-    device: str = argument(AUTO, Device(), "Where to train. auto: a GPU if there is one.", TRAINING)
-    compile: bool | str = argument(
-        AUTO, Flag(), "Whether to use torch.compile; auto: on a GPU, for long fits.", TRAINING
-    )
-    random_state: Any = argument(None, Seed(), "For a model that can be made again.", TRAINING, "--seed")
-    verbose: bool = argument(False, Switch(), "Whether to draw a progress bar, on a terminal.")
+    device: str = argument(AUTO, DEVICE, "Where to train. auto: a GPU if there is one.", TRAINING)
+    compile: bool | str = argument(AUTO, FLAG, "Whether to use torch.compile; auto: on a GPU, for long fits.", TRAINING)
+    random_state: Any = argument(None, SEED, "For a model that can be made again.", TRAINING, "--seed")
+    verbose: bool = argument(False, SWITCH, "Whether to draw a progress bar, on a terminal.")
 
 
 class Spec(Arguments):
@@ -219,5 +217,5 @@ def parameters_section() -> str:
 def _entries() -> Iterator[str]:
     for one in arguments():
         default = f'"{one.default}"' if isinstance(one.default, str) else one.default
-        yield f"    {one.name} : {one.metadata['kind'].words()}, default {default}"
+        yield f"    {one.name} : {one.metadata['kind'].type()}, default {default}"
         yield fill(one.metadata["help"], 116, initial_indent=" " * 8, subsequent_indent=" " * 8)
