@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 import torch
@@ -48,21 +47,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-class Presses:
-    """A `progress` for a fit (`Execution(progress=...)`): acts once, after an epoch of the training of this number."""
-
-    def __init__(self, training: int, epoch: int, act: Callable[[], None] = lambda: None) -> None:
-        self.training, self.epoch, self.act = training, epoch, act
-        self.seen: list[tuple[int, int]] = []
-        """(training, epoch), in their order; a training begins with epoch 1."""
-
-    def __call__(self, report: Any) -> None:
-        begun = (self.seen[-1][0] if self.seen else -1) + (report.epoch == 1)
-        self.seen.append((begun, report.epoch))
-        if (begun, report.epoch) == (self.training, self.epoch):
-            self.act()
 
 
 @pytest.fixture

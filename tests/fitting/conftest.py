@@ -1,8 +1,6 @@
 """Tables, files and models that tests of a fit only look at, and what they watch it by."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd

@@ -9,7 +9,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from deepbasis import DeepBasisRegressor
-from deepbasis.persistence import fingerprint
 
 Floats = NDArray[np.float64]
 
@@ -76,7 +75,7 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
     assert model.jitter_ == other.jitter_
     assert (model.alpha_, model.beta_, model.validation_) == (other.alpha_, other.beta_, other.validation_)
     assert model.calibration_ == other.calibration_
-    assert fingerprint(model) == fingerprint(other)
+    assert model.fitted_.fingerprint == other.fitted_.fingerprint
     assert model.n_features_in_ == other.n_features_in_
     assert len(model.history_) == len(other.history_)
     for history, again in zip(model.history_, other.history_, strict=True):

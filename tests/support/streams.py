@@ -10,12 +10,16 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from deepbasis import DeepBasisRegressor, streaming
-from deepbasis.budget import Sizes
+from deepbasis import DeepBasisRegressor
 from deepbasis.engine.distributed import ALONE
-from deepbasis.planning import make_plan
+from deepbasis.fitting.budget import Sizes
+from deepbasis.fitting.decide import make_plan
+from deepbasis.fitting.plan import Facts
+from deepbasis.fitting.spec import Spec
+from deepbasis.fitting.streams import Survey, take_survey
 from deepbasis.tables.roles import Roles
 from deepbasis.tables.source import Source
+from deepbasis.tables.survey import Encoder
 
 LENGTHS = (700, 300, 0, 1100)
 
@@ -96,20 +100,22 @@ class _Worker:
         return -(-rows // self.size)
 
 
-def survey_of(folder: Path, team: Any = ALONE, fraction: float | None = 0.1, **roles: Any) -> streaming.Survey:
+def survey_of(folder: Path, team: Any = ALONE, fraction: float | None = 0.1, **roles: Any) -> Survey:
     drop = [name for name in DROP if name not in roles.values()]
     source = Source.open(folder, drop=drop)
-    return streaming.take_survey(source, Roles.of(source, "price", **roles), fraction, None, team)
+    return take_survey(source, Roles.of(source, "price", **roles), fraction, None, team)
 
 
-def encoder_of(survey: streaming.Survey) -> Any:
-    return survey.encoder(survey.preprocessor(), survey.statistics.target(), torch.float64)
+def encoder_of(survey: Survey) -> Encoder:
+    return Encoder(survey.roles, survey.preprocessor("standard"), survey.statistics.target(), np.dtype(np.float64))
 
 
-def epoch_of(survey: streaming.Survey, epoch: int, team: Any = ALONE, seed: int = 0, **changes: Any) -> list[Any]:
+def epoch_of(survey: Survey, epoch: int, team: Any = ALONE, seed: int = 0, **changes: Any) -> list[Any]:
     """The batches of an epoch."""
     encoder = encoder_of(survey)
-    plan = make_plan(small(**changes), survey.statistics.rows, streamed=True)
+    rows = survey.statistics.rows
+    facts = Facts(table_rows=rows, rows=rows, columns=encoder.preprocessor.width, streamed=True)
+    plan = make_plan(Spec.of(small(**changes)), facts)
     with survey.stream(encoder, plan, Sizes(block_rows=37, buffer_rows=500), seed, team) as stream:
         return [tuple(part.clone() for part in batch) for batch in stream.open_epoch(epoch)]
 
