@@ -20,7 +20,6 @@ from pyarrow import parquet
 from deepbasis import storage
 from deepbasis.errors import DeepBasisError, FileFormatError, InputError
 from deepbasis.registry import FORMATS
-from deepbasis.tables.formats.csv import check_text
 from deepbasis.tables.output import check_output, write_table
 from deepbasis.tables.places import Place, load
 from deepbasis.tables.source import Source, read_table
@@ -363,13 +362,6 @@ def test_many_columns_are_not_all_listed(tmp_path):
     csv_table(tmp_path, ",".join(f"c{k}" for k in range(100)) + "\n" + ",".join("1" * 100) + "\n")
     with pytest.raises(InputError, match="'c7' and 92 more"):
         read_table(tmp_path / "table.csv", ["zzz"])
-
-
-def test_the_place_of_a_bad_byte_beyond_the_first_piece():
-    content = ("a\n" + "é\n" * 20).encode()
-    check_text(content, Place("t.csv", "t.csv"), piece_bytes=7)
-    with pytest.raises(FileFormatError, match=r"byte 62 \(line 22\) is 0xff"):
-        check_text(content + b"\xff\n", Place("t.csv", "t.csv"), piece_bytes=7)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def test_columns_to_be_copied_lie_beside_the_rows(tmp_path, kind):
     assert copied["key"] == [None if text and key == "" else key for key in keys]
     assert copied["size"] == [str(k) if text else k for k in range(40)]
     assert copied["year"] == [2021] * 40
-    assert [source.copied_type(0, name) for name in ids[1:]] == [
+    assert [source.type_of(0, name, copied=True) for name in ids[1:]] == [
         block.type for block in (blocks[0].copied.column(name) for name in ids[1:])
     ]
     assert all(block.copied.num_columns == 0 for block in source.all_blocks(["size"], 4))

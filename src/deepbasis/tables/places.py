@@ -112,7 +112,7 @@ def load(path: str | os.PathLike[str]) -> Place:
 def is_many(path: str | os.PathLike[str]) -> bool:
     """Whether this names a folder, or is a pattern, rather than one file."""
     text = os.fspath(path)
-    return text != STANDARD and (os.path.isdir(text) or (_is_pattern(text) and not os.path.exists(text)))
+    return text != STANDARD and (os.path.isdir(text) or bool(_WILD.search(text) and not os.path.exists(text)))
 
 
 def find_places(data: Any) -> list[Place]:
@@ -231,10 +231,6 @@ def _of_dataset(dataset: Any) -> list[Place]:
     ]
 
 
-def _is_pattern(path: str) -> bool:
-    return _WILD.search(path) is not None
-
-
 # ---- columns ---------------------------------------------------------------------------------------------------------
 
 
@@ -292,11 +288,6 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 
 def either(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-def count(number: int, word: str) -> str:
-    """ "1 row", "2 rows"."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def one_line(error: BaseException) -> str:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _KEY = b"deepbasis"
-_READING = 2
-"""Another number wherever the same file comes to be read otherwise: parts that were made before are made again."""
 
 
 @dataclass(frozen=True)
@@ -126,13 +124,13 @@ class PartFiles:
 
     def write(self, file: int, path: Path) -> bool:
         """Write the predictions of a file to `path`; False if they stand there already."""
+        from pyarrow import parquet
+
         record = self._record(file)
         if _record_of(path) == record:
             self.progress(self.source.file_rows[file])
             return False
-        from pyarrow import parquet
-
-        schema = self._schema(file, record)
+        schema = self._schema(file).with_metadata({_KEY: json.dumps(record, sort_keys=True).encode()})
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path) as to, parquet.ParquetWriter(to, schema) as writer:
             for table in self._tables(file, schema):
@@ -145,11 +143,13 @@ class PartFiles:
         import pandas as pd
         import pyarrow as pa
 
-        table = pa.concat_tables(self._tables(file, self._schema(file, {})))
-        frame: pd.DataFrame = table.to_pandas(
-            ignore_metadata=True,
-            types_mapper=lambda type_: pd.ArrowDtype(type_) if pa.types.is_integer(type_) else None,
-        )
+        table = pa.concat_tables(self._tables(file, self._schema(file)))
+        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+        for name in self.ids:
+            column = table.column(name)
+            if pa.types.is_integer(column.type) and column.null_count:  # they would be floats
+                nullable = str(column.type).replace("int", "Int").replace("u", "U")  # in pandas' words
+                frame[name] = pd.array(column.to_pylist(), dtype=nullable)
         return frame
 
     def _tables(self, file: int, schema: Any) -> Iterator[Any]:
@@ -160,21 +160,16 @@ class PartFiles:
             numbers = self.wanted.numbers(self.predict(block))
             yield pa.table([*kept, *(pa.array(values, pa.float64()) for values in numbers)], schema=schema)
 
-    def _schema(self, file: int, record: dict[str, Any]) -> Any:
+    def _schema(self, file: int) -> Any:
         import pyarrow as pa
 
-        fields = [(name, self.source.copied_type(file, name)) for name in self.ids]
-        fields += [(name, pa.float64()) for name in self.wanted.names]
-        return pa.schema(fields, metadata={_KEY: json.dumps(record, sort_keys=True).encode()})
+        fields = [(name, self.source.type_of(file, name, copied=True)) for name in self.ids]
+        return pa.schema([*fields, *((name, pa.float64()) for name in self.wanted.names)])
 
     def _record(self, file: int) -> dict[str, Any]:
         place = self.source.files[file].place
-        return {
-            "model": self.model,
-            "input": [place.relative, *place.identity()],
-            "columns": [*self.ids, *self.wanted.names],
-            "reading": _READING,
-        }
+        columns = [*self.ids, *self.wanted.names]
+        return {"model": self.model, "input": [place.relative, *place.identity()], "columns": columns}
 
 
 def check_columns_differ(ids: Sequence[str], wanted: PredictionColumns) -> None:

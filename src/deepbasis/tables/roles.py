@@ -96,23 +96,16 @@ class Roles:
         self.check_numbers(source)
         blocks = list(source.all_blocks(self.columns))
         y = np.concatenate([self.target_of(block) for block in blocks])
-        weight = None if self.weight is None else np.concatenate([self._weight_of(block) for block in blocks])
+        weights = [found for block in blocks if (found := self.weight_of(block)) is not None]
         table = to_pandas(joined([block.table for block in blocks]))
         groups = None if self.groups is None else table[self.groups].to_numpy()
-        return Parts(table[self.features], y, weight, groups)
+        return Parts(table[self.features], y, np.concatenate(weights) if weights else None, groups)
 
     def target_of(self, block: FileBlock) -> Array:
-        with block.located():
-            found = numbers(block.table.column(self.target))
-            return check_target(found, f"target column '{self.target}' of {block.name}")
+        return _numbers(block, self.target, "target", check_target)
 
     def weight_of(self, block: FileBlock) -> Array | None:
-        return None if self.weight is None else self._weight_of(block)
-
-    def _weight_of(self, block: FileBlock) -> Array:
-        with block.located():
-            found = numbers(block.table.column(self.weight))
-            return check_weights(found, f"weight column '{self.weight}' of {block.name}")
+        return None if self.weight is None else _numbers(block, self.weight, "weight", check_weights)
 
     def features_of(self, block: FileBlock) -> list[Column]:
         with block.located():
@@ -136,6 +129,11 @@ def read_target(data: Any, column: str) -> Array:
     """The targets of a table, to compare predictions with."""
     source = Source.open(data, [column])
     return Roles([], column).parts(source).y
+
+
+def _numbers(block: FileBlock, column: str, role: str, check: Callable[[Array, str], Array]) -> Array:
+    with block.located():
+        return check(numbers(block.table.column(column)), f"{role} column '{column}' of {block.name}")
 
 
 def _check_numbers(source: Source, role: str, column: str) -> None:

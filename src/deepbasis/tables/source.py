@@ -23,7 +23,7 @@ from deepbasis.errors import InputError
 from deepbasis.registry import FORMATS
 from deepbasis.tables.arrow import FileBlock, check_type
 from deepbasis.tables.columns import MISSING
-from deepbasis.tables.formats.base import Format, TableFile, agreed
+from deepbasis.tables.formats.base import Format, Request, TableFile, agreed
 from deepbasis.tables.places import ColumnSelection, Place, find_places, load
 from deepbasis.tables.reading import kind_of
 
@@ -103,26 +103,21 @@ class Source:
     def rows(self) -> int:
         return sum(self.file_rows)
 
-    def type_of(self, file: int, column: str) -> Any:
-        """The Arrow type that a column of a file is read as."""
-        one = self.files[file]
-        is_agreed = one.is_text and column not in one.place.constants
-        return self._text_types[column] if is_agreed else _type(one, column)
-
-    def copied_type(self, file: int, column: str) -> Any:
-        """The Arrow type that a column of a file is copied as: text where the file is."""
+    def type_of(self, file: int, column: str, copied: bool = False) -> Any:
+        """The Arrow type that a column of a file is read as, or copied as: text where the file is."""
         import pyarrow as pa
 
         one = self.files[file]
-        return pa.string() if one.is_text and column not in one.place.constants else _type(one, column)
+        if column in one.place.constants or not one.is_text:
+            return _type(one, column)
+        return pa.string() if copied else self._text_types[column]
 
     def text_columns(self) -> list[str]:
         """Those that are text, and should be in a table like this, though what stands in them may look like numbers."""
         import pyarrow as pa
 
         def is_text(type_: Any) -> bool:
-            values = type_.value_type if pa.types.is_dictionary(type_) else type_
-            return kind_of(values) == "categorical"
+            return kind_of(type_.value_type if pa.types.is_dictionary(type_) else type_) == "categorical"
 
         files = range(len(self.files))
         return [name for name in self.names if any(is_text(self.type_of(file, name)) for file in files)]
@@ -139,7 +134,7 @@ class Source:
         file = self.files[where.file]
         inside, beside = ([name for name in some if name not in file.place.constants] for some in (columns, copied))
         row, most = where.first_row, rows or where.rows
-        for table, cells in file.read(where.index, inside, beside, most, self._text_types):
+        for table, cells in file.read(Request(where.index, inside, beside, most, self._text_types)):
             for start in range(0, table.num_rows, most):
                 some = _with_constants(table.slice(start, most), columns, file.place)
                 kept = _with_constants(cells.slice(start, most), copied, file.place)

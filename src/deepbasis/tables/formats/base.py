@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class TableFile(Protocol):
+@dataclass(frozen=True)
+class Request:
+    """What is wanted of a unit of a file."""
+
+    unit: int
+    columns: list[str]
+    copied: list[str]
+    """To be handed on as they are; of text the cells."""
+    rows: int
+    """At a time, where the format can do that."""
+    types: Mapping[str, Any]
+    """Of the `columns`, where the file is text."""
+
+
+@dataclass(frozen=True)
+class TableFile:
     """One file that was surveyed: its columns, and units of rows that can each be read alone."""
 
-    @property
-    def place(self) -> Place: ...
-
-    @property
-    def names(self) -> Sequence[str]:
-        """All of its columns."""
-
-    @property
-    def types(self) -> Mapping[str, Any]:
-        """The Arrow types of those that were selected."""
-
-    @property
-    def unit_rows(self) -> Sequence[int]:
-        """How many rows each unit has, in the order of the file."""
-
-    @property
-    def is_text(self) -> bool:
-        """Whether it holds text alone: files then agree on types, and columns are copied as the text of their cells."""
-
-    def read(
-        self, unit: int, columns: Sequence[str], copied: Sequence[str], rows: int, types: Mapping[str, Any]
-    ) -> Iterator[tuple[Any, Any]]:
-        """The rows of a unit in pieces, two Arrow tables each: `columns`, and those that are `copied`.
-
-        A piece should have about `rows` rows where the format allows it. In text `columns` have the given `types`.
-        """
+    place: Place
+    names: Sequence[str]
+    """All of its columns."""
+    types: Mapping[str, Any]
+    """The Arrow types of those that were selected."""
+    unit_rows: Sequence[int]
+    """How many rows each unit has, in the order of the file."""
+    read: Callable[[Request], Iterator[tuple[Any, Any]]]
+    """The rows of a unit, some at a time: an Arrow table of the columns, and one of those that are copied."""
+    is_text: bool = False
+    """Files of text agree on types, and their columns are copied as the text of the cells."""
 
 
 class Format(Protocol):
@@ -64,14 +64,23 @@ class WholeFileFormat:
     to_bytes: Callable[[pd.DataFrame], bytes]
 
     def survey(self, place: Place, selection: ColumnSelection) -> TableFile:
-        table = self.table(place)
-        types = {name: table.schema.field(name).type for name in selection.inside(table.schema.names, place)}
-        return _WholeFile(place, table.schema.names, types, [table.num_rows], self)
+        table = self._table(place)
+        schema, rows = table.schema, table.num_rows
+        types = {name: schema.field(name).type for name in selection.inside(schema.names, place)}
+        del table  # it is read again, when it is needed
+
+        def read(request: Request) -> Iterator[tuple[Any, Any]]:
+            again = self._table(place)
+            if again.num_rows != rows:
+                raise changed(place)
+            yield again.select(request.columns), again.select(request.copied)
+
+        return TableFile(place, schema.names, types, [rows], read)
 
     def write(self, table: pd.DataFrame, to: BinaryIO) -> None:
         to.write(self.to_bytes(table))
 
-    def table(self, place: Place) -> Any:
+    def _table(self, place: Place) -> Any:
         import pyarrow as pa
 
         content = place.loaded().content
@@ -81,24 +90,6 @@ class WholeFileFormat:
             return self.from_bytes(content)
         except (pa.ArrowException, ValueError, KeyError) as error:
             raise damaged(place, error) from None
-
-
-@dataclass(frozen=True)
-class _WholeFile:
-    place: Place
-    names: Sequence[str]
-    types: Mapping[str, Any]
-    unit_rows: Sequence[int]
-    format: WholeFileFormat
-    is_text: bool = False
-
-    def read(
-        self, unit: int, columns: Sequence[str], copied: Sequence[str], rows: int, types: Mapping[str, Any]
-    ) -> Iterator[tuple[Any, Any]]:
-        table = self.format.table(self.place)
-        if table.num_rows != self.unit_rows[0]:
-            raise changed(self.place)
-        yield table.select(list(columns)), table.select(list(copied))
 
 
 def agreed(one: Any, other: Any) -> Any:

@@ -15,14 +15,14 @@ import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
 from deepbasis.errors import FileFormatError, InputError
 from deepbasis.tables.columns import Array
-from deepbasis.tables.formats.base import agreed, changed, empty
-from deepbasis.tables.places import ColumnSelection, Place, check_unique, count, one_line
+from deepbasis.tables.formats.base import Request, TableFile, agreed, changed, empty
+from deepbasis.tables.places import ColumnSelection, Place, check_unique, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,8 +40,7 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _ENDS_A_FIELD = np.isin(np.arange(256), list(b",\n\r"))
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """Where a block lies in its file."""
 
     start: int
@@ -55,25 +54,39 @@ class Csv:
     gzipped: bool = False
     block_bytes: int = 4 << 20
 
-    def survey(self, place: Place, selection: ColumnSelection) -> CsvFile:
-        """Read all of it: types are in the text."""
+    def survey(self, place: Place, selection: ColumnSelection) -> TableFile:
+        """Read all of it: types are in the text. A gzipped file is one unit: it has no other beginning."""
         import pyarrow as pa
 
         header: list[str] = []
-        chosen: list[str] = []
         types: dict[str, Any] = {}
         cuts: list[Cut] = []
         table: Any = None
         text = dict.fromkeys(selection.text, pa.string())
-        for start, line, content in self.blocks(place):
+        for start, line, content in self._blocks(place):
             check_text(content, place, start, line)
             if not header:
                 header = _header(content, place.name)
-                chosen = selection.inside(header, place)
-            table = _parse(content, chosen, header, place.name, line, text)
-            types = {name: agreed(types.get(name), table.schema.field(name).type) for name in chosen}
+                types = dict.fromkeys(selection.inside(header, place))
+            table = _parse(content, list(types), header, place, line, text)
+            types = {name: agreed(type_, table.schema.field(name).type) for name, type_ in types.items()}
             cuts.append(Cut(start, start + len(content), line, table.num_rows))
-        return CsvFile(self, place, header, types, cuts, table if place.in_memory else None)
+        whole = table if place.in_memory else None
+
+        def read(request: Request) -> Iterator[tuple[Any, Any]]:
+            own = {name: request.types[name] for name in request.columns}
+            if whole is not None and not request.copied and own.items() <= types.items():
+                yield whole.select(request.columns), whole.select([])
+                return
+            for cut, content in self._contents(place, cuts, request.unit):
+                cells = _cells(content, request.copied, header, place, cut.first_line)
+                table = _parse(content, request.columns, header, place, cut.first_line, own)
+                if table.num_rows != cut.rows:
+                    raise changed(place)
+                yield table, cells
+
+        rows = [cut.rows for cut in cuts]
+        return TableFile(place, header, types, [sum(rows)] if self.gzipped else rows, read, is_text=True)
 
     def write(self, table: pd.DataFrame, to: BinaryIO) -> None:
         if not self.gzipped:
@@ -82,7 +95,7 @@ class Csv:
         with gzip.GzipFile("", "wb", fileobj=to, mtime=0) as zipped:
             CSV.write(table, cast(BinaryIO, zipped))
 
-    def blocks(self, place: Place) -> Iterator[tuple[int, int, bytes]]:
+    def _blocks(self, place: Place) -> Iterator[tuple[int, int, bytes]]:
         """(first byte, first line, content): whole records, about `block_bytes` of them at a time, or all in memory."""
         if place.in_memory:
             yield 0, 1, _without_end(b"".join(self._pieces(place)))
@@ -99,12 +112,19 @@ class Csv:
         if rest.strip() or start == 0:
             yield start, line, rest
 
+    def _contents(self, place: Place, cuts: list[Cut], unit: int) -> Iterator[tuple[Cut, bytes]]:
+        if self.gzipped or place.in_memory:
+            yield from zip(cuts, (content for _, _, content in self._blocks(place)), strict=False)
+            return
+        with place.open() as file:
+            yield cuts[unit], file.read_at(cuts[unit].stop - cuts[unit].start, cuts[unit].start)
+
     def _pieces(self, place: Place) -> Iterator[bytes]:
         with place.open() as file:
             if file.size() == 0:
                 raise empty(place)
             if not self.gzipped:
-                while piece := file.read(self.block_bytes):
+                while piece := file.read(None if place.in_memory else self.block_bytes):
                     yield piece
                 return
             if file.read_at(len(_GZIP), 0) != _GZIP:
@@ -126,50 +146,6 @@ CSV = Csv()
 CSV_GZ = Csv(gzipped=True)
 
 
-@dataclass(frozen=True)
-class CsvFile:
-    """What a first reading found out: the header, a type for each column, and where the blocks lie."""
-
-    format: Csv
-    place: Place
-    names: list[str]
-    types: dict[str, Any]
-    cuts: list[Cut]
-    table: Any = None
-    """All of it, where it was in memory."""
-    is_text: bool = True
-
-    @property
-    def unit_rows(self) -> list[int]:
-        """A gzipped file has no other beginning than its first byte: it is one unit."""
-        rows = [cut.rows for cut in self.cuts]
-        return [sum(rows)] if self.format.gzipped else rows
-
-    def read(
-        self, unit: int, columns: Sequence[str], copied: Sequence[str], rows: int, types: Mapping[str, Any]
-    ) -> Iterator[tuple[Any, Any]]:
-        own = {column: types[column] for column in columns}
-        if self.table is not None and not copied and all(self.types[column] == own[column] for column in columns):
-            yield self.table.select(list(columns)), self.table.select([])
-            return
-        for cut, content in self._contents(unit):
-            where = self.names, self.place.name, cut.first_line
-            cells = _cells(content, copied, *where) if copied else None
-            table = _parse(content, columns, *where, own) if columns or cells is None else cells.select([])
-            if table.num_rows != cut.rows:
-                raise changed(self.place)
-            yield table, table.select([]) if cells is None else cells
-
-    def _contents(self, unit: int) -> Iterator[tuple[Cut, bytes]]:
-        if self.format.gzipped or self.place.in_memory:
-            for cut, (_, _, content) in zip(self.cuts, self.format.blocks(self.place), strict=False):
-                yield cut, content
-        else:
-            cut = self.cuts[unit]
-            with self.place.open() as file:
-                yield cut, file.read_at(cut.stop - cut.start, cut.start)
-
-
 # ---- parsing ---------------------------------------------------------------------------------------------------------
 
 
@@ -177,7 +153,7 @@ def _parse(
     content: bytes,
     chosen: Sequence[str],
     header: Sequence[str],
-    name: str,
+    place: Place,
     first_line: int,
     types: Mapping[str, Any],
     missing: Sequence[str] | None = None,
@@ -203,7 +179,10 @@ def _parse(
             read_options=arrow_csv.ReadOptions(column_names=None if first_line == 1 else list(header)),
             parse_options=arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=not single),
             convert_options=arrow_csv.ConvertOptions(
-                include_columns=list(chosen), null_values=nulls, strings_can_be_null=True, column_types=dict(types)
+                include_columns=list(chosen or header[:1]),
+                null_values=nulls,
+                strings_can_be_null=True,
+                column_types=dict(types),
             ),
         )
 
@@ -213,20 +192,20 @@ def _parse(
         if times:  # 12:30 is not a date: it stays the text that it was
             table = read({**types, **dict.fromkeys(times, pa.string())})
     except pa.ArrowException as error:
-        raise _parse_error(content, len(header), name, error, first_line) from None
-    return table.select(list(chosen))  # Arrow takes no column for all of them
+        raise _parse_error(content, len(header), place.name, error, first_line) from None
+    return table.select(list(chosen))
 
 
-def _cells(content: bytes, chosen: Sequence[str], header: Sequence[str], name: str, first_line: int) -> Any:
+def _cells(content: bytes, chosen: Sequence[str], header: Sequence[str], place: Place, first_line: int) -> Any:
     """The `chosen` columns as the text of their cells, for a copy: 00123, 1.10 and NA are that; empty is missing."""
     import pyarrow as pa
 
-    return _parse(content, chosen, header, name, first_line, dict.fromkeys(chosen, pa.string()), missing=[""])
+    if not chosen:
+        return pa.table({})
+    return _parse(content, chosen, header, place, first_line, dict.fromkeys(chosen, pa.string()), missing=[""])
 
 
-def check_text(
-    content: bytes, place: Place, first_byte: int = 0, first_line: int = 1, piece_bytes: int = 1 << 24
-) -> None:
+def check_text(content: bytes, place: Place, first_byte: int = 0, first_line: int = 1) -> None:
     """UTF-8, and not some other kind of file. `content` may be a piece of it, from that byte and line on."""
     if first_byte == 0:
         if not content.strip():
@@ -234,18 +213,14 @@ def check_text(
         for mark, what in _OTHERS.items():
             if content.startswith(mark):
                 raise FileFormatError(f"{place.name} {what}")
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    for start in range(0, len(content), piece_bytes):
-        before = len(decoder.getstate()[0])  # bytes of a character that the last piece began
-        try:
-            decoder.decode(content[start : start + piece_bytes], final=start + piece_bytes >= len(content))
-        except UnicodeDecodeError as error:
-            position = start - before + error.start
-            line = content.count(b"\n", 0, position) + first_line
-            raise FileFormatError(
-                f"{place.name} is not UTF-8 text: byte {first_byte + position} (line {line}) is "
-                f"0x{content[position]:02x}; save it as UTF-8"
-            ) from None
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + first_line
+        raise FileFormatError(
+            f"{place.name} is not UTF-8 text: byte {first_byte + error.start} (line {line}) is "
+            f"0x{content[error.start]:02x}; save it as UTF-8"
+        ) from None
     zero = content.find(b"\0")
     if zero >= 0:
         raise FileFormatError(
@@ -285,7 +260,7 @@ def _parse_error(content: bytes, width: int, name: str, error: Exception, first_
         for row in rows:
             if row and len(row) != width:
                 return FileFormatError(
-                    f"{name}, line {start}: {count(len(row), 'field')} where the header has {width}; "
+                    f"{name}, line {start}: {len(row)} field{'s' * (len(row) != 1)} where the header has {width}; "
                     "mend that line (a comma inside a field needs quotes around it)"
                 )
             start = rows.line_num + first_line

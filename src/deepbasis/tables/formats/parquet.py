@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from deepbasis.errors import DeepBasisError, FileFormatError
-from deepbasis.tables.formats.base import changed, damaged, empty
+from deepbasis.tables.formats.base import Request, TableFile, changed, damaged, empty
 from deepbasis.tables.places import ColumnSelection, Place
 
 if TYPE_CHECKING:
@@ -20,11 +19,21 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Parquet:
-    def survey(self, place: Place, selection: ColumnSelection) -> ParquetFile:
+    def survey(self, place: Place, selection: ColumnSelection) -> TableFile:
+        """What the footer says."""
         with _opened(place) as file:
             names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # pandas'
             types = {name: file.schema_arrow.field(name).type for name in selection.inside(names, place)}
-            return ParquetFile(place, names, types, _unit_rows(file, place))
+            unit_rows = _unit_rows(file, place)
+
+        def read(request: Request) -> Iterator[tuple[Any, Any]]:
+            with _opened(place) as file:
+                if _unit_rows(file, place) != unit_rows:
+                    raise changed(place)
+                for table in _tables(file, place, request):
+                    yield table.select(request.columns), table.select(request.copied)
+
+        return TableFile(place, names, types, unit_rows, read)
 
     def write(self, table: pd.DataFrame, to: BinaryIO) -> None:
         table.to_parquet(to, engine="pyarrow", index=False)
@@ -33,32 +42,15 @@ class Parquet:
 PARQUET = Parquet()
 
 
-@dataclass(frozen=True)
-class ParquetFile:
-    """What the footer says."""
+def _tables(file: Any, place: Place, request: Request) -> Iterator[Any]:
+    import pyarrow as pa
 
-    place: Place
-    names: list[str]
-    types: dict[str, Any]
-    unit_rows: list[int]
-    is_text: bool = False
-
-    def read(
-        self, unit: int, columns: Sequence[str], copied: Sequence[str], rows: int, types: Mapping[str, Any]
-    ) -> Iterator[tuple[Any, Any]]:
-        import pyarrow as pa
-
-        wanted = list(dict.fromkeys([*columns, *copied]))
-        with _opened(self.place) as file:
-            if _unit_rows(file, self.place) != self.unit_rows:
-                raise changed(self.place)
-            if self.place.in_memory:
-                tables = iter([file.read(columns=wanted)])
-            else:
-                batches = file.iter_batches(rows, row_groups=[unit], columns=wanted, use_threads=False)
-                tables = (pa.Table.from_batches([batch]) for batch in batches)
-            for table in tables:
-                yield table.select(list(columns)), table.select(list(copied))
+    columns = list(dict.fromkeys([*request.columns, *request.copied]))
+    if place.in_memory:
+        yield file.read(columns=columns)
+        return
+    for batch in file.iter_batches(request.rows, row_groups=[request.unit], columns=columns, use_threads=False):
+        yield pa.Table.from_batches([batch])
 
 
 def _unit_rows(file: Any, place: Place) -> list[int]:
