@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from deepbasis import storage
 from deepbasis.errors import DeepBasisError, FileFormatError, InputError
 from deepbasis.registry import FORMATS
 from deepbasis.tables.output import check_output, write_table
@@ -373,7 +372,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, mixed, monkeypatch, name):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     (tmp_path / name).write_bytes(b"old")
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match=rf"cannot write '.*{name}': no space left on device; make room"):
         write_table(mixed, tmp_path / name)
     assert os.listdir(tmp_path) == [name]
