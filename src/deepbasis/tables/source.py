@@ -158,22 +158,6 @@ class Source:
         self.check_rows()
         return to_pandas(joined([block.table for block in self.all_blocks(self.names if columns is None else columns)]))
 
-    def copied(self, columns: Sequence[str]) -> pd.DataFrame:
-        """Columns to be handed on: of a CSV the text of their cells, of Parquet what they are, to the last digit."""
-        import pandas as pd
-        import pyarrow as pa
-
-        if not columns:
-            return pd.DataFrame()
-
-        table = joined([block.copied for block in self.all_blocks([], copied=columns)])
-        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
-        for k, field in enumerate(table.schema):
-            if pa.types.is_integer(field.type) and table.column(k).null_count:  # a gap would make floats of them all
-                nullable = str(field.type).replace("int", "Int").replace("u", "U")  # in pandas' words
-                frame[field.name] = pd.array(table.column(k).to_pylist(), dtype=nullable)
-        return frame
-
     def fingerprint(self) -> str:
         """Of what the files are, not of what they hold: names, sizes and row counts."""
         sizes = [(file.place.relative, file.place.identity()[0]) for file in self.files]
