@@ -115,9 +115,10 @@ def predict_file(
 
 def evaluate_file(fitted: Fitted, data: Any, target: str) -> tuple[int, dict[str, float]]:
     """The rows of one file, and the scores of what is predicted for them."""
-    source = open_inputs(data, fitted.preprocessor)
+    beside = [] if fitted.preprocessor.input_columns else [target]  # of an array: all columns but the target
+    source = open_inputs(data, fitted.preprocessor, beside)
     y = read_target(data, target)
-    parts = part_files(fitted, source, PredictionColumns())
+    parts = part_files(fitted, source, PredictionColumns(), beside)
     predicted = [parts.predict(block).tensors for block in source.all_blocks(parts.inputs, parts.block_rows)]
     joined = GaussianMixture(
         torch.cat([one.means for one in predicted], 1),
