@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 import numbers
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -111,6 +112,17 @@ def categorical_column(label: str, codes: Array, names: list[str]) -> Column:
 
 def missing_column(label: str, n: int) -> Column:
     return Column(label, MISSING, np.full(n, np.nan))
+
+
+def joined(parts: Sequence[Column]) -> Column:
+    """The rows of one column in pieces, of one kind but for pieces without values."""
+    kind = next((part.kind for part in parts if part.kind != MISSING), MISSING)
+    if kind != "categorical":
+        return Column(parts[0].label, kind, np.concatenate([part.values for part in parts]))
+    names = [name for part in parts for name in part.categories]
+    starts = np.cumsum([0, *(len(part.categories) for part in parts)])
+    codes = [np.where(part.missing, -1, part.values + start) for part, start in zip(parts, starts, strict=False)]
+    return categorical_column(parts[0].label, np.concatenate(codes).astype(np.int64), names)
 
 
 def _seconds_since_1970(label: str, stamps: Array) -> Array:

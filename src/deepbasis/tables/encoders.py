@@ -8,7 +8,6 @@ last bit; the order of the rows has no influence either.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,69 +88,61 @@ def squash(z: Array, linear: float = LINEAR) -> Array:
 # --- training
 
 
-def fit_encoding(column: Column, weight: Array | None, scaling: str = STANDARD) -> Encoding:
-    """Of a column that has values, from rows of positive weight."""
+def fit_encoding(
+    column: Column,
+    weight: Array | None,
+    scaling: str = STANDARD,
+    missing: bool | None = None,
+    ends: tuple[float, float] | None = None,
+) -> Encoding:
+    """Of a column that has values, from rows of positive weight.
+
+    Where these are a sample of more rows, `missing` says whether a value is missing in any of them, and `ends` are the
+    smallest and the largest of all values.
+    """
     present = ~column.missing
-    values, missing = column.values[present], not present.all()
+    values = column.values[present]
+    missing = not present.all() if missing is None else missing
     distinct, mass = masses(values, None if weight is None else weight[present])
     if column.kind == "categorical":
-        check_identifier(column.label, len(distinct), len(values), float(mass.sum()), column.example())
-        names = (column.categories[position] for position in distinct)
-        return category_encoding(dict(zip(names, mass, strict=True)), missing)
-    phases = phases_that_vary(phase_ranges(distinct)) if column.kind == "datetime" else ()
-    return number_encoding(column.kind, distinct, mass, missing, phases, scaling=scaling)
+        _check_identifier(column, len(distinct), len(values), float(mass.sum()))
+        counts = sorted((-count, column.categories[position]) for position, count in zip(distinct, mass, strict=True))
+        kept, other = tuple(name for _, name in counts[:MAX_CATEGORIES]), len(counts) > MAX_CATEGORIES
+        return Encoding("categorical", missing, missing or len(counts) > 1, categories=kept, other=other)
+    low, high = ends or (float(distinct[0]), float(distinct[-1]))
+    rounding = 4 * float(np.finfo(np.float64).eps) * max(abs(low), abs(high))
+    varies = high / 2 - low / 2 > rounding  # halved: no overflow
+    if column.kind == "boolean":
+        return Encoding("boolean", missing, varies, 0.5, 0.5, 2 * quantile(distinct, mass, 0.5) - 1)
+    if column.kind == "datetime":
+        center, scale = _median_and_scale(distinct, mass)
+        scale = _usable(scale or mean_and_std(distinct, mass)[1])
+        return Encoding(
+            "datetime", missing, varies, center, scale, phases=_varying_phases(distinct), linear=LINEAR_DATES
+        )
+    if scaling == MIN_MAX:
+        return Encoding(column.kind, missing, varies, low / 2 + high / 2, high / 2 - low / 2 if varies else 1.0)
+    bottom, top = _ordinary_range(distinct, mass)
+    ordinary = (distinct >= bottom) & (distinct <= top)
+    mean, std = mean_and_std(distinct[ordinary], mass[ordinary])
+    # Rounding can lead out of the range, and to infinity.
+    return Encoding(column.kind, missing, varies, min(max(mean, low), high) + 0.0, _usable(std))
 
 
 def no_values(label: str) -> InputError:
     return InputError(f"X: {label} has no values at all (in rows of positive weight); drop it or fill it in")
 
 
-def number_encoding(
-    kind: str,
-    distinct: Array,
-    mass: Array,
-    missing: bool,
-    phases: tuple[str, ...],
-    ends: tuple[float, float] | None = None,
-    moments: tuple[float, float] | None = None,
-    scaling: str = STANDARD,
-) -> Encoding:
-    """Of a column of numbers, from its distribution: values in ascending order, and their weights.
-
-    `ends` are the smallest and largest value, and `moments` the mean and standard deviation within `ordinary_range`,
-    where the distribution is that of a sketch, which does not know them exactly.
-    """
-    low, high = ends or (float(distinct[0]), float(distinct[-1]))
-    rounding = 4 * float(np.finfo(np.float64).eps) * max(abs(low), abs(high))
-    varies = high / 2 - low / 2 > rounding  # halved: no overflow
-    if kind == "boolean":
-        return Encoding("boolean", missing, varies, 0.5, 0.5, 2 * quantile(distinct, mass, 0.5) - 1)
-    if scaling == MIN_MAX and kind != "datetime":
-        return Encoding(kind, missing, varies, low / 2 + high / 2, high / 2 - low / 2 if varies else 1.0, linear=LINEAR)
-    bottom, top = ordinary_range(kind, distinct, mass)
-    ordinary = (distinct >= bottom) & (distinct <= top)
-    mean, std = moments or mean_and_std(distinct[ordinary], mass[ordinary])
-    center, scale = min(max(mean, low), high) + 0.0, std  # rounding can lead out of the range, and to infinity
-    if kind == "datetime":
-        center, scale = _median_and_scale(distinct, mass)
+def _usable(scale: float) -> float:
     limits = np.finfo(np.float64)
-    scale = min(max(scale or std or 1.0, float(limits.tiny)), float(limits.max))
-    linear = LINEAR_DATES if kind == "datetime" else LINEAR
-    return Encoding(kind, missing, varies, center, scale, phases=phases, linear=linear)
+    return min(max(scale or 1.0, float(limits.tiny)), float(limits.max))
 
 
-def category_encoding(counts: Mapping[str, float], missing: bool, more: bool = False) -> Encoding:
-    """Of a column of text, from the weight of each category; `more`: there are others, too rare to be counted."""
-    ranked = [name for _, name in sorted((-count, name) for name, count in counts.items())]
-    kept, other = tuple(ranked[:MAX_CATEGORIES]), more or len(ranked) > MAX_CATEGORIES
-    return Encoding("categorical", missing, missing or other or len(ranked) > 1, categories=kept, other=other)
-
-
-def check_identifier(label: str, distinct: int, rows: int, mass: float, example: str) -> None:
+def _check_identifier(column: Column, distinct: int, rows: int, mass: float) -> None:
     if distinct > IDENTIFIER_CATEGORIES and distinct > max(rows, mass) / 2:
         raise InputError(
-            f"X: {label} has {distinct} different texts in {rows} rows, {example}: it looks like an identifier; drop "
-            "it, or convert it if it holds dates (pandas.to_datetime) or numbers (pandas.to_numeric)"
+            f"X: {column.label} has {distinct} different texts in {rows} rows, {column.example()}: it looks like an "
+            "identifier; drop it, or convert it if it holds dates (pandas.to_datetime) or numbers (pandas.to_numeric)"
         )
 
 
@@ -185,14 +176,12 @@ def mean_and_std(distinct: Array, mass: Array) -> tuple[float, float]:
     return mean * unit, math.sqrt(variance) * unit
 
 
-def ordinary_range(kind: str, distinct: Array, mass: Array) -> tuple[float, float]:
+def _ordinary_range(distinct: Array, mass: Array) -> tuple[float, float]:
     """Where the numbers lie that mean and standard deviation are taken of: the median, give or take 1000 scales.
 
     Some columns hold a 1e30, or -999999 for what is missing: left in, it would make the other values one. Where the
     quartiles coincide, the scale is the median distance of those values that are not the median.
     """
-    if kind == "datetime":
-        return -math.inf, math.inf
     center, scale = _median_and_scale(distinct, mass)
     if scale == 0.0:
         with np.errstate(over="ignore"):
@@ -211,13 +200,8 @@ def _median_and_scale(distinct: Array, mass: Array) -> tuple[float, float]:
     return center, high / _NORMAL_IQR - low / _NORMAL_IQR
 
 
-def phase_ranges(seconds: Array) -> Array:
-    """[phases, 2]: the first and the last step that these moments have in each cycle."""
-    return np.array([(steps.min(), steps.max()) for steps in _steps(seconds).values()], dtype=np.int64)
-
-
-def phases_that_vary(ranges: Array) -> tuple[str, ...]:
-    return tuple(name for name, (first, last) in zip(PHASES, ranges, strict=True) if first != last)
+def _varying_phases(seconds: Array) -> tuple[str, ...]:
+    return tuple(phase for phase, steps in _steps(seconds).items() if steps.min() != steps.max())
 
 
 def _steps(seconds: Array) -> dict[str, Array]:

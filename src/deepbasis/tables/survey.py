@@ -9,6 +9,7 @@ With what the pass has found an `Encoder` makes numbers of rows, when they are r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,28 +17,74 @@ from typing import Any
 import numpy as np
 
 from deepbasis.tables.arrow import FileBlock
-from deepbasis.tables.columns import Array, Column, Mask
-from deepbasis.tables.encoders import STANDARD
+from deepbasis.tables.columns import MISSING, Array, Column, Mask, joined, missing_column
+from deepbasis.tables.encoders import STANDARD, Encoding, fit_encoding, mean_and_std, no_values
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.roles import Roles
 from deepbasis.tables.source import Source
-from deepbasis.tables.summaries import ColumnSummary, Moments, Numbers
-from deepbasis.tables.table import HeldOut
+from deepbasis.tables.table import HeldOut, position_hashes
 from deepbasis.tables.targets import TargetScaler
+
+_FEWEST_ROWS, _MOST_ROWS = 4_096, 65_536  # of the sample
+_MOST_CELLS = 10_000_000  # of it, whatever the number of columns
+
+
+@dataclass
+class Moments:
+    """Weight, mean and standard deviation, smallest and largest value of numbers without holes."""
+
+    mass: float = 0.0
+    mean: float = 0.0
+    std: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+
+    def add(self, values: Array, weight: Array | None) -> None:
+        if len(values):
+            mass = np.ones(len(values)) if weight is None else weight
+            mean, std = mean_and_std(values, mass)
+            self.merge(Moments(float(mass.sum()), mean, std, float(values.min()), float(values.max())))
+
+    def merge(self, other: Moments) -> None:
+        """Chan, Golub and LeVeque's update, by `hypot`: squares of 1e300 do not overflow."""
+        total = self.mass + other.mass
+        if other.mass == 0.0:
+            return
+        mine, theirs = self.mass / total, other.mass / total
+        between = (other.mean / 2 - self.mean / 2) * (2 * math.sqrt(mine * theirs))
+        self.std = math.hypot(self.std * math.sqrt(mine), other.std * math.sqrt(theirs), between)
+        self.mean = self.mean * mine + other.mean * theirs if self.mass else other.mean
+        self.mass = total
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
 
 @dataclass
 class TableStatistics:
+    """What one pass finds out. Exact: counts, the target's moments, gaps and ends of columns. The rest of an encoding
+    (quantiles, moments, frequent categories) is that of a sample of the rows, or of all where there are no more.
+
+    The sample holds the rows of the smallest hashes: the same rows, whoever reads which piece, and in which order.
+    """
+
     names: list[str]
-    columns: list[ColumnSummary]
     kept: Array
     """Training rows in each unit of the source: those of positive weight that are not held out. 0 in units not seen."""
+    most: int
+    """Rows of the sample."""
     target_moments: Moments = field(default_factory=Moments)
+    hashes: Array = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+    sample: list[Column] = field(default_factory=list)
+    weight: Array | None = None
+    missing: Array = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    ends: Array = field(default_factory=lambda: np.zeros((0, 2)))
 
     @classmethod
-    def empty(cls, names: Sequence[str], units: int) -> TableStatistics:
-        summaries = [ColumnSummary(f"column {name!r}") for name in names]
-        return cls(list(names), summaries, np.zeros(units, dtype=np.int64))
+    def empty(cls, names: Sequence[str], units: int, most: int | None = None) -> TableStatistics:
+        most = max(_FEWEST_ROWS, min(_MOST_ROWS, _MOST_CELLS // len(names))) if most is None else most
+        nothing = [missing_column(f"column {name!r}", 0) for name in names]
+        ends = np.tile([math.inf, -math.inf], (len(names), 1))
+        missing = np.zeros(len(names), dtype=bool)
+        return cls(list(names), np.zeros(units, dtype=np.int64), most, sample=nothing, missing=missing, ends=ends)
 
     @property
     def rows(self) -> int:
@@ -48,34 +95,62 @@ class TableStatistics:
         """The sum of the weights: the number of rows where there are none."""
         return self.target_moments.mass
 
-    def add(self, unit: int, columns: Iterable[Column], y: Array, weight: Array | None) -> None:
+    def add(self, unit: int, hashes: Array, columns: Sequence[Column], y: Array, weight: Array | None) -> None:
         """Rows of one unit, each of positive weight."""
-        for summary, column in zip(self.columns, columns, strict=True):
-            summary.add(column, weight)
         self.target_moments.add(y, weight)
         self.kept[unit] += len(y)
+        for k, column in enumerate(columns):
+            gaps = column.missing
+            self.missing[k] |= bool(gaps.any())
+            if column.kind != "categorical" and not gaps.all():
+                low, high = np.nanmin(column.values), np.nanmax(column.values)
+                self.ends[k] = min(self.ends[k, 0], low), max(self.ends[k, 1], high)
+        self._sample(hashes, columns, weight)
+
+    def _sample(self, hashes: Array, columns: Sequence[Column], weight: Array | None) -> None:
+        if len(self.hashes) == self.most:
+            near = hashes < self.hashes.max()
+            hashes, columns = hashes[near], [column.rows(near) for column in columns]
+            weight = None if weight is None else weight[near]
+        if not len(hashes):
+            return
+        hashes = np.concatenate([self.hashes, hashes])
+        columns = [joined([mine, theirs]) for mine, theirs in zip(self.sample, columns, strict=True)]
+        weight = weight if self.weight is None or weight is None else np.concatenate([self.weight, weight])
+        if len(hashes) > self.most:
+            keep = np.argpartition(hashes, self.most)[: self.most]
+            hashes, columns = hashes[keep], [column.rows(keep) for column in columns]
+            weight = None if weight is None else weight[keep]
+        self.hashes, self.sample, self.weight = hashes, columns, weight
 
     @classmethod
     def merged(cls, parts: Sequence[TableStatistics]) -> TableStatistics:
-        whole = cls.empty(parts[0].names, len(parts[0].kept))
+        whole = cls.empty(parts[0].names, len(parts[0].kept), parts[0].most)
         for part in parts:
-            for mine, theirs in zip(whole.columns, part.columns, strict=True):
-                mine.merge(theirs)
             whole.target_moments.merge(part.target_moments)
             whole.kept += part.kept
+            whole.missing |= part.missing
+            whole.ends = np.stack(
+                [np.minimum(whole.ends[:, 0], part.ends[:, 0]), np.maximum(whole.ends[:, 1], part.ends[:, 1])], 1
+            )
+            whole._sample(part.hashes, part.sample, part.weight)
         return whole
 
     def preprocessor(self, scaling: str = STANDARD) -> Preprocessor:
-        return Preprocessor(self.names, tuple(summary.encoding(scaling) for summary in self.columns))
+        encodings = []
+        for column, missing, (low, high) in zip(self.sample, self.missing.tolist(), self.ends.tolist(), strict=True):
+            if not column.missing.all():
+                ends = None if column.kind == "categorical" else (low, high)
+                encodings.append(fit_encoding(column, self.weight, scaling, missing, ends))
+            elif column.kind == MISSING and low > high:
+                raise no_values(column.label)
+            else:  # too rare to be in the sample: that it is there is all that is said
+                encodings.append(Encoding("numeric" if column.kind == MISSING else column.kind, missing, varies=False))
+        return Preprocessor(self.names, tuple(encodings))
 
     def target(self) -> TargetScaler:
         moments = self.target_moments
         return TargetScaler.of(moments.mean, moments.std, max(abs(moments.low), abs(moments.high)))
-
-    def rank_error(self) -> float:
-        """The share of the weight by which a quantile of any column may be off, at most."""
-        sketches = [summary.values.sketch for summary in self.columns if isinstance(summary.values, Numbers)]
-        return max((sketch.rank_error / self.mass for sketch in sketches), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -109,7 +184,8 @@ def scan(
             columns = roles.features_of(block)
             if not keep.all():
                 columns = [column.rows(keep) for column in columns]
-            statistics.add(unit, columns, y[keep], None if weight is None else weight[keep])
+            hashes = position_hashes(file, block.first_row, len(block))[keep]
+            statistics.add(unit, hashes, columns, y[keep], None if weight is None else weight[keep])
             if out.any():
                 copied = block.table.filter(pa.array(out)).combine_chunks()  # it must not hold the block
                 held.append(HeldRows(unit, block.first_row, copied))
