@@ -11,9 +11,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+import typer
+from typer.testing import CliRunner, Result
 
 from deepbasis import storage
-from deepbasis.estimator import DeepBasisRegressor
+from deepbasis.cli.failures import Group
+from deepbasis.cli.options import Debug
 from support.command import COMMAND, SMALL, assert_one_line, mixed_table, run
 
 
@@ -29,6 +32,20 @@ def test_a_full_disk(here, tmp_path, monkeypatch, name):
     assert os.listdir(tmp_path) == []
 
 
+def run_failing(error: Exception, *words: str) -> Result:
+    """A command that fails so, among commands as ours are."""
+    app = typer.Typer(cls=Group)
+
+    @app.command()
+    def fail(debug: Debug = False) -> None:
+        raise error
+
+    @app.command()
+    def other() -> None: ...
+
+    return CliRunner().invoke(app, ["fail", *words])
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -38,24 +55,16 @@ def test_a_full_disk(here, tmp_path, monkeypatch, name):
         (ModuleNotFoundError("No module named 'pandas'", name="pandas"), ["pandas", "pip install 'deepbasis[cli"]),
     ],
 )
-def test_what_the_system_refuses(here, monkeypatch, error, words):
-    def refuse(path: str) -> None:
-        raise error
-
-    monkeypatch.setattr(DeepBasisRegressor, "load", refuse)
-    assert_one_line(run("predict", "model", "new.csv"), words)
+def test_what_the_system_refuses(error, words):
+    assert_one_line(run_failing(error), words)
 
 
-def test_a_surprise_is_one_line_too_and_status_1(here, monkeypatch):
-    def surprise(path: str) -> None:
-        raise RuntimeError("what\nnow")
-
-    monkeypatch.setattr(DeepBasisRegressor, "load", surprise)
-    result = run("predict", "model", "new.csv")
+def test_a_surprise_is_one_line_too_and_status_1():
+    result = run_failing(RuntimeError("what\nnow"))
     assert result.exit_code == 1
     assert result.stderr.startswith("deepbasis: error: unexpected RuntimeError: what now")
     assert result.stderr.count("\n") == 1
-    result = run("predict", "model", "new.csv", "--debug")
+    result = run_failing(RuntimeError("what\nnow"), "--debug")
     assert result.exit_code == 1
     assert result.stderr.startswith("Traceback")
 

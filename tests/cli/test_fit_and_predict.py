@@ -1,9 +1,12 @@
 """The command: from a table to a model to predictions."""
 
 import json
+import logging
 import os
 import re
 import warnings
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +14,9 @@ import pandas as pd
 import pytest
 import torch
 
-from deepbasis import choosing
-from deepbasis.estimator import DeepBasisRegressor, FitWarning
+from deepbasis import DeepBasisRegressor, FitWarning
+from deepbasis.cli.failures import notices
+from deepbasis.fitting.recipe import RECIPES
 from support.command import SMALL, good, mixed_table, run
 
 
@@ -76,13 +80,15 @@ def test_every_role_of_a_column_and_a_validation_file(here, tmp_path):
     )
 
 
-@pytest.mark.usefixtures("few_exact_steps")
-@pytest.mark.parametrize("words", [[], ["--method", "auto"]], ids=["by default", "asked for"])
 @pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf", "sv-rbf-linear"])
-def test_what_auto_has_chosen_is_told(here, tmp_path, monkeypatch, words, chosen):
-    monkeypatch.setattr(choosing, "bic", lambda kernel, data: float(kernel.method_ != chosen))
-    monkeypatch.setattr(choosing, "is_as_good", lambda *of: chosen != "dbk-silu")
-    settings = [*words, "--epochs", "3", "--members", "2", "--rank", "32", "--width", "8", "--seed", "0"]
+def test_what_auto_has_chosen_is_told(here, tmp_path, chosen):
+    """Beside networks of one epoch a kernel is chosen, if there is one to try."""
+    recipe = f"told-{chosen}"
+    if recipe not in RECIPES:
+        kernels = () if chosen == "dbk-silu" else (chosen,)
+        RECIPES.register(recipe, replace(RECIPES["default"], exact_steps=10, shallow_methods=kernels))
+    settings = ["--recipe", recipe, "--epochs", "1", "--members", "2", "--rank", "32", "--width", "8"]
+    settings += ["--seed", "0"]
     arguments = ["fit", "train.csv", "-t", "price", "--drop", "order", "--out", str(tmp_path / "m"), *settings]
     models = "2 models (dbk-silu)" if chosen == "dbk-silu" else f"1 model ({chosen})"
     assert good(*arguments).stdout.startswith(f"{tmp_path}/m: {models} fitted to 90 rows of 6 columns in ")
@@ -125,8 +131,6 @@ def test_quiet_is_silent_and_json_is_alone_on_stdout(here, tmp_path):
 
 def test_coverage_and_quantiles(here):
     def columns(*options: str) -> pd.DataFrame:
-        from io import StringIO
-
         return pd.read_csv(StringIO(good("predict", "model", "new.csv", *options).stdout))
 
     usual = columns()
@@ -153,6 +157,8 @@ def test_columns_are_found_by_name_and_the_rest_is_left_alone(here, tmp_path):
     assert good("predict", "model", str(tmp_path / "turned.csv")).stdout == expected
     assert good("predict", "model", "-", input=(tmp_path / "turned.csv").read_bytes()).stdout == expected
     assert good("predict", "model", "new.csv", "--out", "-").stdout == expected
+    good("predict", "model", "-", "--out", str(tmp_path / "out.parquet"), input=Path("new.csv").read_bytes())
+    np.testing.assert_allclose(pd.read_parquet(tmp_path / "out.parquet"), pd.read_csv(StringIO(expected)), rtol=1e-9)
 
 
 def test_tables_from_standard_input(here, tmp_path):
@@ -161,6 +167,10 @@ def test_tables_from_standard_input(here, tmp_path):
     good("fit", "-", "-t", "price", "--out", piped, *SMALL, input=text)
     good("fit", "train.csv", "-t", "price", "--out", named, *SMALL)
     assert Path(piped).read_bytes() == Path(named).read_bytes()
+    for words in (["-", "--validation", "train.csv"], ["train.csv", "--validation", "-"]):
+        good("fit", *words, "-t", "price", "--out", piped, *SMALL, input=text)
+        good("fit", "train.csv", "--validation", "train.csv", "-t", "price", "--out", named, *SMALL)
+        assert Path(piped).read_bytes() == Path(named).read_bytes()
     scores = [good("evaluate", "model", one, "-t", "price", "--json", input=text).stdout for one in ("-", "train.csv")]
     assert scores[0] == scores[1]
 
@@ -185,21 +195,26 @@ def test_evaluate_prints_a_table(here):
         assert word in told
 
 
-def test_a_warning_is_one_line_on_stderr(here, tmp_path, monkeypatch):
-    def worried(self: DeepBasisRegressor, *arguments: object) -> DeepBasisRegressor:
-        warnings.warn("look at\nthis", FitWarning, stacklevel=2)
-        warnings.warn("somebody else's", UserWarning, stacklevel=2)
-        return original(self, *arguments)
-
-    original = DeepBasisRegressor.fit
-    monkeypatch.setattr(DeepBasisRegressor, "fit", worried)
-    arguments = ["fit", "train.csv", "-t", "price", "--out", str(tmp_path / "m"), *SMALL]
-    assert "deepbasis: warning: look at this\n" in good(*arguments).stderr
-    assert "somebody" not in good(*arguments).stderr
-    assert "look at this" in json.loads(good(*arguments, "--json").stdout)["warnings"]
+def test_a_warning_of_a_fit_is_one_line_on_stderr(here, tmp_path):
+    few = ["--max-steps", "1", "--batch-size", "10"]
+    arguments = ["fit", "train.csv", "-t", "price", "--out", str(tmp_path / "m"), *SMALL, *few]
+    assert "deepbasis: warning: max_steps=1 is less than one pass" in good(*arguments).stderr
+    assert any("max_steps=1 is" in line for line in json.loads(good(*arguments, "--json").stdout)["warnings"])
     assert good(*arguments, "--quiet").output == ""
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_our_warnings_are_told_and_those_of_others_are_not(capsys, quiet):
+    with notices(quiet) as lines:
+        warnings.warn("look at\nthis", FitWarning, stacklevel=2)
+        warnings.warn("somebody else's", UserWarning, stacklevel=2)
+        logging.getLogger("deepbasis").warning("and at %s", "that")
+    assert sorted(lines) == ["and at that", "look at this"]
+    told = [] if quiet else [f"deepbasis: warning: {line}" for line in lines]
+    assert capsys.readouterr().err.splitlines() == told
+
+
+@pytest.mark.slow
 def test_demo_quick(tmp_path):
     threads = torch.get_num_threads()
     told = good("demo", "--quick", "--out", str(tmp_path)).stdout

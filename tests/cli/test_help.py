@@ -10,12 +10,10 @@ import sys
 import pytest
 from typer.main import get_command
 
-from deepbasis import __version__, cli
-from deepbasis.commands import options as words
-from deepbasis.engine.settings import EXACT
-from deepbasis.estimator import DeepBasisRegressor
+from deepbasis import DeepBasisRegressor, __version__, cli
+from deepbasis.fitting.recipe import TRENDS
+from deepbasis.fitting.spec import EXACT
 from deepbasis.gp.methods import METHODS
-from deepbasis.recipes import RECIPES, TRENDS
 from deepbasis.registry import EMBEDDINGS, OBJECTIVES
 from support.command import COMMAND, good
 
@@ -27,11 +25,11 @@ def parameters(command: str) -> dict[str, object]:
 def test_every_constructor_argument_is_an_option_of_fit_with_the_same_default():
     options = parameters("fit")
     for name, argument in inspect.signature(DeepBasisRegressor).parameters.items():
-        if name in ("random_state", "verbose"):  # --seed; shown unless --quiet
+        if name == "verbose":  # shown unless --quiet
             continue
-        assert f"--{name.replace('_', '-')}" in options[name].opts
+        option = "--seed" if name == "random_state" else f"--{name.replace('_', '-')}"
+        assert option in options[name].opts
         assert options[name].default == argument.default, name
-    assert options["seed"].default is None
 
 
 def test_every_parameter_of_every_command_is_explained():
@@ -42,11 +40,13 @@ def test_every_parameter_of_every_command_is_explained():
 
 
 def test_the_words_for_completion_are_the_real_ones():
-    assert set(cli.METHODS) == {"auto", *METHODS}
-    assert set(cli.OBJECTIVES) == {*OBJECTIVES, EXACT}
-    assert set(cli.RECIPES) == set(RECIPES)
-    assert set(words.EMBEDDINGS) == {"auto", *EMBEDDINGS}
-    assert set(words.TRENDS) == {"auto", *TRENDS}
+    options = parameters("fit")
+    words = {name: option.metavar.split("|") for name, option in options.items() if option.metavar}
+    assert set(words["method"]) == {"auto", *METHODS}
+    assert set(words["objective"]) == {*OBJECTIVES, EXACT}
+    assert words["recipe"][:2] == ["default", "paper"]
+    assert set(words["embedding"]) == {"auto", *EMBEDDINGS}
+    assert set(words["trend"]) == {"auto", *TRENDS}
 
 
 def test_version():

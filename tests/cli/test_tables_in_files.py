@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from deepbasis import DeepBasisRegressor, cli, storage
-from deepbasis.commands import fitting
 
 SMALL = ["--epochs", "2", "--batch-size", "64", "--members", "1", "--rank", "8", "--width", "8", "--alpha", "0.1"]
 SMALL += ["--seed", "0", "--method", "dbk-silu"]
@@ -57,6 +56,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "renamed": lambda path: frame(9).rename(columns={"size": "Size"}).to_parquet(path, index=False),
         "text": lambda path: frame(9).assign(size="large").to_parquet(path, index=False),
         "hole": lambda path: frame(60).assign(price=np.nan).to_parquet(path, index=False),
+        "infinite": lambda path: (
+            frame(60).assign(size=np.where(np.arange(60) == 2, np.inf, 0.0)).to_parquet(path, index=False)
+        ),
         "zero": lambda path: path.write_bytes(b""),
     }
     for name, damage in faults.items():
@@ -79,7 +81,7 @@ def everything(folder: Path) -> dict[str, tuple[int, int]]:
 # ---- from a folder to a model to a folder ----------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")
+@pytest.mark.filterwarnings("ignore::deepbasis.FitWarning")
 def test_fit_and_predict_a_folder(here, tmp_path):
     arguments = ["-t", "price", "--drop", "order", "--out", tmp_path / "m", *SMALL]
     told = good("fit", here / "train", *arguments, "--stream", "--memory", "8GiB")
@@ -122,22 +124,6 @@ def test_a_pattern_with_groups_a_weight_and_a_validation_file(here, tmp_path):
     assert np.isfinite(record["validation"]["nll"])
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_a_large_file_is_predicted_piece_by_piece(here, tmp_path, monkeypatch, kind):
-    new, model = here / "new" / "part-0.parquet", tmp_path / "model"
-    if kind == "csv":
-        new = tmp_path / "new.csv"
-        frame(70).assign(order=[f"{k:03d}" for k in range(70)]).to_csv(new, index=False)
-    roles, ids = ["-t", "price", "--drop", "order", "--out", model, "-q"], ["--id", "order", "--id", "shop"]
-    good("fit", here / "one.csv", *roles, *SMALL, "--dtype", "float64")  # float32 is rounded otherwise in pieces
-    good("predict", model, new, "--out", tmp_path / "whole.parquet", *ids)
-    monkeypatch.setattr(fitting, "_LARGE", 1)
-    monkeypatch.setattr("deepbasis.commands.predict.new_table", None)  # the way that reads all at once is not taken
-    good("predict", model, new, "--out", tmp_path / "pieces.parquet", *ids)
-    whole, pieces = (pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "pieces"))
-    pd.testing.assert_frame_equal(pieces, whole, rtol=1e-9)
-
-
 def test_steps_and_a_checkpoint(here, tmp_path):
     words = ["--stream", "--max-steps", "10", "--checkpoint", tmp_path / "c", "--out", tmp_path / "m", "-q", *SMALL]
     good("fit", here / "train", "-t", "price", "--drop", "order", *words)
@@ -169,7 +155,14 @@ BAD = {
     f"fit train {FIT} --checkpoint no/c": ["cannot write 'no/c'", "the folder 'no' does not exist"],
     "fit train -t cost --stream --out out.safetensors": ["'train/part-0.parquet' has no column 'cost'"],
     "fit - -t price --stream --out out.safetensors": ["standard input is read at once"],
-    "fit one.csv --validation - --stream -t price --out out.safetensors": ["standard input cannot be read"],
+    "fit infinite -t price --no-stream --out out.safetensors": [
+        "'infinite/part-1.parquet': column 'size'",
+        "row 2 (counting from 0)",
+    ],
+    "fit train --validation infinite -t price --no-stream --out out.safetensors": [
+        "'infinite/part-1.parquet': column 'size'",
+        "row 2 (counting from 0)",
+    ],
     "predict model new": ["--out must be a folder where NEW is one", "'new'"],
     "predict model new --out one.csv": ["--out 'one.csv' is a file"],
     "predict model new --out no/where": ["cannot write 'no/where'"],
@@ -224,6 +217,6 @@ def test_two_workers_fit_one_model(here, tmp_path, two_workers):
     record = json.loads(done.stdout)  # one worker speaks
     assert record["rows"] == 900
     alone, together = DeepBasisRegressor.load(here / "model"), DeepBasisRegressor.load(tmp_path / "m")
-    assert together.preprocessor_ == alone.preprocessor_
-    assert together.target_.scale == pytest.approx(alone.target_.scale, rel=1e-12)
+    assert together.fitted_.preprocessor == alone.fitted_.preprocessor
+    assert together.fitted_.target.scale == pytest.approx(alone.fitted_.target.scale, rel=1e-12)
     assert together.validation_["nll"] == pytest.approx(alone.validation_["nll"], abs=1.0)

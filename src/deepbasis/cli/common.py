@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from deepbasis.errors import InputError
+from deepbasis.tables.places import STANDARD, Place, load
 
 if TYPE_CHECKING:
     from deepbasis.engine.distributed import Team
@@ -28,6 +29,11 @@ def load_model(path: str) -> Fitted:
     from deepbasis.fitting.fitted import Fitted
 
     return Fitted.load(path, devices.present("auto"))
+
+
+def table_at(path: str) -> str | Place:
+    """A table by its name; standard input, which can be read only once, is in memory from here on."""
+    return load(path) if path == STANDARD else path
 
 
 @contextmanager

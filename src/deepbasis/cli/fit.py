@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepbasis.cli.common import print_json, workers
+from deepbasis.cli.common import print_json, table_at, workers
 from deepbasis.cli.failures import notices
 from deepbasis.cli.options import (
     OUTPUT,
@@ -89,6 +90,8 @@ def fit(
     with options_named():
         _check_options(options, train, out)
     with workers(arguments["device"]) as team:
+        if team.size > 1 and STANDARD in (train, validation):
+            raise InputError("standard input cannot be read by several workers: give it as a file")
         with notices(quiet or not team.first) as warned, options_named():
             from deepbasis.fitting.files import prepare_files
             from deepbasis.fitting.spec import Spec
@@ -96,12 +99,12 @@ def fit(
             spec = Spec(**arguments, verbose=not quiet)  # before the table is read
             plan, run = prepare_files(
                 spec,
-                train,
+                table_at(train),
                 target,
                 weight=weight,
                 groups=groups,
                 drop=drop or [],
-                validation=validation,
+                validation=None if validation is None else table_at(validation),
                 options=options,
                 team=team,
             )
@@ -113,7 +116,8 @@ def fit(
             warned += fitted.warnings
         if fitted.interrupted:
             raise KeyboardInterrupt  # a command that was told to stop does not save what it has so far
-        team.from_first(lambda: _save(fitted, str(out)))
+        # The progress bar was for this terminal, and is no property of the model.
+        team.from_first(lambda: _save(replace(fitted, spec=replace(spec, verbose=False)), str(out)))
     if not quiet and team.first:
         _print_fit(fitted, str(out), time.perf_counter() - start, list(warned), as_json)
 

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from deepbasis.cli.common import load_model, workers
+from deepbasis.cli.common import load_model, table_at, workers
 from deepbasis.cli.failures import notices
 from deepbasis.cli.options import OUTPUT, SCALE, TABLE, Debug, Model, option, options_named
 from deepbasis.errors import InputError
 from deepbasis.registry import FORMATS
 from deepbasis.tables.output import check_out_folder, check_output
-from deepbasis.tables.places import STANDARD, is_many, load
+from deepbasis.tables.places import STANDARD, is_many
 
 
 def predict(
@@ -88,7 +88,7 @@ def predict(
         if many:
             predict_files(fitted, new, out, columns, ids=copied, memory=memory, team=team, visible=True)
         elif team.first:
-            predict_file(fitted, load(new) if new == STANDARD else new, out, columns, ids=copied, memory=memory)
+            predict_file(fitted, table_at(new), out, columns, ids=copied, memory=memory)
 
 
 def _coverage(value: float) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -66,10 +68,25 @@ def prepare_files(
         plan = make_plan(spec, stream.facts(spec), options.max_steps)
         return plan, partial(fit_stream, spec, plan, stream, Execution(options.checkpoint, team=team))
     parts, beside = roles.parts(source), None if aside is None else roles.for_validation().parts(aside)
-    table = Table.read(parts.X, parts.y, parts.weight, parts.groups)
-    resident = TableData.of(spec, table, *((None, None) if beside is None else (beside.X, beside.y)))
+    with _located(source, aside):
+        table = Table.read(parts.X, parts.y, parts.weight, parts.groups)
+        resident = TableData.of(spec, table, *((None, None) if beside is None else (beside.X, beside.y)))
     plan = make_plan(spec, resident.facts(spec), options.max_steps)
     return plan, partial(fit_table, spec, plan, resident, Execution(options.checkpoint, team=team))
+
+
+@contextmanager
+def _located(source: Source, aside: Source | None) -> Iterator[None]:
+    """What is wrong with "X", or "X_val", is wrong with one of the files that it was read from."""
+    try:
+        yield
+    except InputError as error:
+        inside = re.match(r"X_val(: X)?(?=[: ])", str(error))
+        if inside is None or aside is None:
+            with source.located():
+                raise
+        with aside.located():
+            raise InputError(f"X{str(error)[inside.end() :]}") from None
 
 
 def predict_files(

@@ -15,8 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from deepbasis.errors import InputError
@@ -148,6 +152,21 @@ class Source:
         for position, unit in enumerate(self.units):
             if file is None or unit.file == file:
                 yield from self.blocks(position, columns, rows, copied)
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """What is wrong with "X" in "row 3" of all rows is wrong with one of the files, in a row of it."""
+        try:
+            yield
+        except InputError as error:
+            found = re.search(r"\brow (\d+)", str(error))
+            name, before = self.name, 0
+            if found:
+                ends = list(accumulate(self.file_rows))
+                file = bisect_right(ends, int(found[1]))
+                name, before = self.files[file].place.name, ends[file] - self.file_rows[file]
+            with FileBlock(name, -before, None).located():
+                raise
 
     def check_rows(self) -> None:
         if self.rows == 0:
