@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from deepbasis.engine import distributed, training
+from deepbasis.engine import distributed
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import RunState, WaveState
 from deepbasis.engine.distributed import ALONE
@@ -428,19 +427,22 @@ def test_weights_of_a_stream_are_checked(lab, weight):
         train(lab.build(), lab.members(1), stream, lab.validation, lab.settings())
 
 
-def test_an_epoch_of_a_stream_may_be_a_part_of_its_rows(lab, monkeypatch):
+def test_an_epoch_of_a_stream_may_be_a_part_of_its_rows(lab):
     """The schedule counts the steps of such epochs, and so does the speed that is told."""
     whole = [(lab.data.x[rows], lab.data.y[rows]) for rows in torch.arange(48).split(16)]
     reports: list[Any] = []
     settings = lab.settings(schedule="cosine")
-    clock = itertools.count()  # a second passes whenever it is looked at
-    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    seconds = itertools.count()  # a second passes whenever the clock is looked at
     runs = [
         Stream(lambda epoch: whole[epoch % 3 : epoch % 3 + 1], rows=48, columns=3, name="test", epoch_rows=16),
         Stream(lambda epoch: whole, rows=48, columns=3, name="test"),
     ]
     piecewise, passes = (
-        train(lab.build(), lab.members(1), stream, lab.validation, replace(settings, epochs=epochs), progress=told)
+        train(
+            *(lab.build(), lab.members(1), stream, lab.validation, replace(settings, epochs=epochs)),
+            progress=told,
+            clock=lambda: float(next(seconds)),
+        )
         for stream, epochs, told in zip(runs, (6, 2), (reports.append, None), strict=True)
     )
     assert [report.rows_per_second for report in reports] == [16.0] * 6

@@ -1,21 +1,19 @@
 """Ctrl-C ends a run cleanly; progress tells the truth while it lasts."""
 
 import io
+import itertools
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from deepbasis.engine import training
 from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
-from deepbasis.engine.wave import Wave
 from deepbasis.errors import NumericalError
 from deepbasis.progress import EpochReport, ProgressBar
 
@@ -179,59 +177,43 @@ def test_training_off_the_main_thread(lab, handler):
 # --- progress ---
 
 
-@pytest.fixture
-def two_seconds_an_epoch(monkeypatch) -> None:
-    """A clock that stands still but for two seconds at the end of each epoch."""
-    now = [0.0]
-    plain = Wave.end_epoch
-
-    def end_epoch(wave: Wave) -> None:
-        plain(wave)
-        now[0] += 2.0
-
-    monkeypatch.setattr(Wave, "end_epoch", end_epoch)
-    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
+def ticking() -> Callable[[], float]:
+    """A clock that goes on by a second whenever it is looked at: an epoch takes one."""
+    seconds = itertools.count()
+    return lambda: float(next(seconds))
 
 
-def test_progress_is_told_after_each_epoch(lab, two_seconds_an_epoch):
+def test_progress_is_told_after_each_epoch(lab):
     told: list[EpochReport] = []
-    outcomes = train(
-        lab.build(), lab.members(3), lab.data, lab.validation, lab.settings(epochs=6), progress=told.append
-    )
+    arguments = (lab.build(), lab.members(3), lab.data, lab.validation, lab.settings(epochs=6))
+    outcomes = train(*arguments, progress=told.append, clock=ticking())
     validation = torch.stack([outcome.history["validation"] for outcome in outcomes])
     assert [report.epoch for report in told] == [1, 2, 3, 4, 5, 6]
     assert {(report.epochs, report.active, report.members) for report in told} == {(6, 3, 3)}
     assert [report.best for report in told] == [float(validation[:, :epoch].min()) for epoch in range(1, 7)]
-    assert [report.rows_per_second for report in told] == [50 * 3 / 2.0] * 6
-    assert [report.seconds_left for report in told] == pytest.approx([10.0, 8.0, 6.0, 4.0, 2.0, 0.0])
+    assert [report.rows_per_second for report in told] == [50.0 * 3] * 6
+    assert [report.seconds_left for report in told] == pytest.approx([5.0, 4.0, 3.0, 2.0, 1.0, 0.0])
 
 
-def test_time_left_counts_the_waves_to_come(lab, two_seconds_an_epoch):
+def test_time_left_counts_the_waves_to_come(lab):
     told: list[EpochReport] = []
-    train(
-        lab.build(),
-        lab.members(5),
-        lab.data,
-        lab.validation,
-        lab.settings(epochs=3),
-        wave_size=2,
-        progress=told.append,
-    )
-    assert [report.seconds_left for report in told] == pytest.approx([2.0 * k for k in range(8, -1, -1)])
+    arguments = (lab.build(), lab.members(5), lab.data, lab.validation, lab.settings(epochs=3))
+    train(*arguments, wave_size=2, progress=told.append, clock=ticking())
+    assert [report.seconds_left for report in told] == pytest.approx(list(range(8, -1, -1)))
     assert [report.members for report in told] == [2] * 6 + [1] * 3
 
 
-def test_time_left_after_a_resume(lab, two_seconds_an_epoch, tmp_path):
+def test_time_left_after_a_resume(lab, tmp_path):
     """From the first epoch on, though it is not the run's first."""
     arguments = (lab.build(), lab.members(2), lab.data, lab.validation, lab.settings(epochs=8))
     settings = {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0}
     train(*arguments, **settings, progress=interrupt_after(3))
     told: list[EpochReport] = []
-    train(*arguments, **settings, progress=told.append)
-    assert [report.seconds_left for report in told] == pytest.approx([2.0 * (8 - report.epoch) for report in told])
+    train(*arguments, **settings, progress=told.append, clock=ticking())
+    assert [report.seconds_left for report in told] == pytest.approx([8 - report.epoch for report in told])
 
 
-def test_rows_per_second_counts_active_members(lab, two_seconds_an_epoch):
+def test_rows_per_second_counts_active_members(lab):
     """A member that has failed is not in training, and its rows are not trained on."""
     bad = lab.members(3)[1].seed
 
@@ -242,9 +224,10 @@ def test_rows_per_second_counts_active_members(lab, two_seconds_an_epoch):
         return model
 
     told: list[EpochReport] = []
-    train(build, lab.members(3), lab.data, lab.validation, lab.settings(epochs=4), progress=told.append)
+    arguments = (build, lab.members(3), lab.data, lab.validation, lab.settings(epochs=4))
+    train(*arguments, progress=told.append, clock=ticking())
     assert [report.active for report in told] == [2, 2, 2, 2]
-    assert [report.rows_per_second for report in told[1:]] == [50 * 2 / 2.0] * 3
+    assert [report.rows_per_second for report in told[1:]] == [50.0 * 2] * 3
 
 
 class Terminal(io.StringIO):

@@ -1,52 +1,34 @@
 """Waves: more members than fit, running out of memory, and the estimate that is to avoid it."""
 
 import gc
-import weakref
+import math
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from deepbasis.engine import training
-from deepbasis.engine.memory import available_bytes, bytes_per_member, is_out_of_memory
+from deepbasis.engine.checkpoint import Outcome
+from deepbasis.engine.memory import available_bytes, bytes_per_member, is_out_of_memory, members_at_a_time
+from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.engine.wave import Wave
+from deepbasis.gp.methods import METHODS as METHODS_OF_THE_PAPER
+from support.waves import Watched
 
 CPU = torch.device("cpu")
 METHODS = pytest.mark.parametrize(("method", "objective"), [("dbk-silu", "dppgp"), ("dbk-rbf", "mml")])
 
 
-@pytest.fixture
-def trained(monkeypatch) -> list[tuple[list[int], int]]:
-    """(places of the members, epoch) of every epoch that any wave has trained to its end."""
-    done: list[tuple[list[int], int]] = []
-    plain = Wave.end_epoch
-
-    def end_epoch(wave: Wave) -> None:
-        done.append((list(wave.state.indices), wave.state.epoch))
-        plain(wave)
-
-    monkeypatch.setattr(Wave, "end_epoch", end_epoch)
-    return done
+def watched_run(lab, count: int, settings: Settings, fails=lambda watched: False, method="dbk-silu", **arguments):
+    """The outcomes of a run, and what was seen of it."""
+    members = lab.members(count)
+    watched = Watched(lab.build(method), members, fails, arguments.pop("error", torch.OutOfMemoryError))
+    return train(watched, members, lab.data, lab.validation, settings, progress=watched.told, **arguments), watched
 
 
-def run_out(
-    monkeypatch, when: Callable[[Wave], bool], *, during: str = "train_epoch", error: type = torch.OutOfMemoryError
-):
-    """Let memory run out at the beginning of a wave's `during`, when `when` says so."""
-    plain = getattr(Wave, during)
-
-    def starved(wave: Wave, *arguments: object) -> object:
-        if when(wave):
-            raise error("out of memory, for a test")
-        return plain(wave, *arguments)
-
-    monkeypatch.setattr(Wave, during, starved)
-
-
-def epochs_of(trained: list[tuple[list[int], int]], member: int) -> list[int]:
-    return [epoch for indices, epoch in trained if member in indices]
+def assert_same(lab, mine: list[Outcome], theirs: list[Outcome]) -> None:
+    assert all(lab.difference(a, b) <= 1e-10 for a, b in zip(mine, theirs, strict=True))
 
 
 # --- waves ---
@@ -54,129 +36,97 @@ def epochs_of(trained: list[tuple[list[int], int]], member: int) -> list[int]:
 
 @METHODS
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_waves_come_to_what_all_at_once_come_to(lab, trained, method, objective, size):
+def test_waves_come_to_what_all_at_once_come_to(lab, method, objective, size):
     settings = lab.settings(method, objective=objective, epochs=6)
-    arguments = (lab.build(method), lab.members(5), lab.data, lab.validation, settings)
-    together = train(*arguments)
-    assert {len(indices) for indices, _ in trained} == {5}
-    trained.clear()
-    for mine, theirs in zip(train(*arguments, wave_size=size), together, strict=True):
-        assert lab.difference(mine, theirs) <= 1e-10
-    assert max(len(indices) for indices, _ in trained) == size
-    assert all(epochs_of(trained, member) == list(range(6)) for member in range(5))
+    together, whole = watched_run(lab, 5, settings, method=method)
+    assert {len(wave) for wave, _ in whole.trained} == {5}
+    outcomes, parted = watched_run(lab, 5, settings, method=method, wave_size=size)
+    assert_same(lab, outcomes, together)
+    assert max(len(wave) for wave, _ in parted.trained) == size
+    assert all(parted.epochs_of(member) == list(range(6)) for member in range(5))
 
 
-def test_a_wave_is_let_go_before_the_next_begins(lab, monkeypatch):
-    """Otherwise two of them are in memory, of which one was sized to fit."""
-    assert left_over(lab, monkeypatch, members=6, wave_size=2)[:3] == [0, 0, 0]
-
-
-def test_the_last_wave_is_let_go_at_the_end_of_the_run(lab, monkeypatch):
-    """Or the device is still full when the caller wants to predict."""
-    assert left_over(lab, monkeypatch, members=2, wave_size=2)[-1] == 0
-
-
-def test_a_wave_that_ran_out_of_memory_is_let_go_before_the_next_begins(lab, monkeypatch):
-    run_out(monkeypatch, lambda wave: wave.stack.size > 2)
-    assert left_over(lab, monkeypatch, members=4, wave_size=4)[:3] == [0, 0, 0]
-
-
-def left_over(lab, monkeypatch, members: int, wave_size: int) -> list[int]:
-    """How many earlier waves are still in memory when each one is made, and at the end.
-
-    The garbage collector does not run by itself meanwhile: on a large machine it may not for long.
-    """
-    waves: list[weakref.ref[Wave]] = []
-    counts: list[int] = []
-    plain = Wave.__init__
-
-    def count() -> None:
-        counts.append(sum(reference() is not None for reference in waves))
-
-    def init(wave: Wave, *arguments: object) -> None:
-        count()
-        waves.append(weakref.ref(wave))
-        plain(wave, *arguments)
-
-    monkeypatch.setattr(Wave, "__init__", init)
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """The garbage collector does not run by itself: on a large machine it may not for long."""
     gc.collect()
     gc.disable()
-    try:
-        train(lab.build(), lab.members(members), lab.data, lab.validation, lab.settings(epochs=2), wave_size=wave_size)
-        count()
-    finally:
-        gc.enable()
-    return counts
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+@pytest.mark.parametrize("objective", ["dppgp", "mml"])
+def test_a_wave_is_let_go_before_the_next_begins_and_at_the_end(lab, objective):
+    """Otherwise two are in memory, of which one was sized to fit; or the device is full when the caller predicts."""
+    watched = watched_run(lab, 6, lab.settings(epochs=2, objective=objective), wave_size=2)[1]
+    assert len({tuple(wave) for wave, _ in watched.trained}) == 3
+    assert set(watched.left_over) == {0}
+    assert watched.alive() == 0
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_wave_that_ran_out_of_memory_is_let_go_before_the_next_begins(lab):
+    watched = watched_run(lab, 4, lab.settings(epochs=2), lambda w: len(w.wave) > 2 and w.phase != "building")[1]
+    assert [wave for wave, _ in watched.trained] == [[0, 1]] * 2 + [[2, 3]] * 2
+    assert set(watched.left_over) == {0}
 
 
 # --- out of memory ---
 
 
 @METHODS
-@pytest.mark.parametrize("during", ["prepare", "train_epoch", "end_epoch"])
-def test_out_of_memory_halves_the_wave(lab, monkeypatch, trained, warnings_logged, method, objective, during):
+@pytest.mark.parametrize("phase", ["building", "training", "validating"])
+def test_out_of_memory_halves_the_wave(lab, warnings_logged, method, objective, phase):
     settings = lab.settings(method, objective=objective, epochs=4)
-    arguments = (lab.build(method), lab.members(5), lab.data, lab.validation, settings)
-    expected = train(*arguments)
-    trained.clear()
-    run_out(monkeypatch, lambda wave: wave.stack.size > 2, during=during)
-    for mine, theirs in zip(train(*arguments), expected, strict=True):
-        assert lab.difference(mine, theirs) <= 1e-10
+    expected, _ = watched_run(lab, 5, settings, method=method)
+    outcomes, watched = watched_run(lab, 5, settings, lambda w: len(w.wave) > 2 and w.phase == phase, method)
+    assert_same(lab, outcomes, expected)
     assert warnings_logged() == [
         "out of memory with 5 members at a time: going on with 2",
         "out of memory with 3 members at a time: going on with 1",
     ]
-    assert sorted({tuple(indices) for indices, _ in trained}) == [(0, 1), (2,), (3, 4)]
-    assert all(epochs_of(trained, member) == list(range(4)) for member in range(5))
+    assert sorted({tuple(wave) for wave, _ in watched.trained}) == [(0, 1), (2,), (3, 4)]
+    assert all(watched.epochs_of(member) == list(range(4)) for member in range(5))
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
-def test_members_that_have_ended_are_not_trained_again(lab, monkeypatch, trained, error):
+def test_members_that_have_ended_are_not_trained_again(lab, error):
     """The third wave runs out of memory; the first two are done."""
-    arguments = (lab.build(), lab.members(6), lab.data, lab.validation, lab.settings(epochs=3))
-    expected = train(*arguments)
-    trained.clear()
-    run_out(monkeypatch, lambda wave: wave.state.indices == [4, 5], error=error)
-    for mine, theirs in zip(train(*arguments, wave_size=2), expected, strict=True):
-        assert lab.difference(mine, theirs) <= 1e-10
-    assert [indices for indices, _ in trained] == [[0, 1]] * 3 + [[2, 3]] * 3 + [[4]] * 3 + [[5]] * 3
+    settings = lab.settings(epochs=3)
+    expected, _ = watched_run(lab, 6, settings)
+    outcomes, watched = watched_run(lab, 6, settings, lambda w: w.wave == [4, 5], wave_size=2, error=error)
+    assert_same(lab, outcomes, expected)
+    assert [wave for wave, _ in watched.trained] == [[0, 1]] * 3 + [[2, 3]] * 3 + [[4]] * 3 + [[5]] * 3
 
 
 @METHODS
-def test_out_of_memory_after_some_epochs_goes_on_from_what_is_remembered(
-    lab, monkeypatch, trained, tmp_path, method, objective
-):
+def test_out_of_memory_after_some_epochs_goes_on_from_what_is_remembered(lab, tmp_path, method, objective):
     settings = lab.settings(method, objective=objective, epochs=6, schedule="cosine", patience=5, clip=0.5)
-    arguments = (lab.build(method), lab.members(4), lab.data, lab.validation, settings)
-    expected = train(*arguments)
-    trained.clear()
-    run_out(monkeypatch, lambda wave: wave.stack.size > 2 and wave.state.epoch >= 3)
-    outcomes = train(*arguments, checkpoint=tmp_path / "run", checkpoint_seconds=0.0)
-    for mine, theirs in zip(outcomes, expected, strict=True):
-        assert lab.difference(mine, theirs) <= 1e-10
-    assert all(epochs_of(trained, member) == list(range(6)) for member in range(4)), "no epoch twice, none left out"
-    assert [len(indices) for indices, _ in trained] == [4] * 3 + [2] * 6
+    expected, _ = watched_run(lab, 4, settings, method=method)
+    file = {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0}
+    outcomes, watched = watched_run(lab, 4, settings, lambda w: len(w.wave) > 2 and w.epoch >= 3, method, **file)
+    assert_same(lab, outcomes, expected)
+    assert all(watched.epochs_of(member) == list(range(6)) for member in range(4)), "no epoch twice, none left out"
+    assert [len(wave) for wave, _ in watched.trained] == [4] * 3 + [2] * 6
 
 
-def test_out_of_memory_between_checkpoints_costs_epochs_but_changes_nothing(lab, monkeypatch, trained):
-    arguments = (lab.build(), lab.members(4), lab.data, lab.validation, lab.settings(epochs=5))
-    expected = train(*arguments)
-    run_out(monkeypatch, lambda wave: wave.stack.size > 2 and wave.state.epoch >= 3)
-    for mine, theirs in zip(train(*arguments), expected, strict=True):
-        assert lab.difference(mine, theirs) <= 1e-10
+def test_out_of_memory_between_checkpoints_costs_epochs_but_changes_nothing(lab):
+    settings = lab.settings(epochs=5)
+    outcomes, watched = watched_run(lab, 4, settings, lambda w: len(w.wave) > 2 and w.epoch >= 3)
+    assert_same(lab, outcomes, watched_run(lab, 4, settings)[0])
+    assert watched.epochs_of(0) == [0, 1, 2, 0, 1, 2, 3, 4]
 
 
-def test_one_member_that_does_not_fit_is_an_error(lab, monkeypatch, warnings_logged):
-    run_out(monkeypatch, lambda wave: True)
+def test_one_member_that_does_not_fit_is_an_error(lab, warnings_logged):
     with pytest.raises(torch.OutOfMemoryError):
-        train(lab.build(), lab.members(4), lab.data, lab.validation, lab.settings())
+        watched_run(lab, 4, lab.settings(), lambda w: w.phase == "training")
     assert [line.split()[4] for line in warnings_logged()] == ["4", "2"]
 
 
-def test_other_errors_are_not_taken_for_it(lab, monkeypatch, warnings_logged):
-    run_out(monkeypatch, lambda wave: True, error=RuntimeError)
+def test_other_errors_are_not_taken_for_it(lab, warnings_logged):
     with pytest.raises(RuntimeError, match="for a test"):
-        train(lab.build(), lab.members(4), lab.data, lab.validation, lab.settings())
+        watched_run(lab, 4, lab.settings(), lambda w: w.phase == "training", error=RuntimeError)
     assert warnings_logged() == []
 
 
@@ -244,19 +194,23 @@ def test_the_estimate_grows_with_rows_rank_and_precision(lab):
     assert estimate(100, 8, torch.float64) > 1.5 * estimate(100, 8, torch.float32)
 
 
-def test_waves_are_as_large_as_the_memory_allows(lab, monkeypatch, trained):
-    """With room for two members and a half by the estimate, with its reserve: two at a time."""
-    need = bytes_per_member(lab.build()(lab.members(1)[0]), 16, 3, torch.float64)
-    room = 2.5 * need / training._MEMORY_SHARE
-    monkeypatch.setattr(training, "available_bytes", lambda device: int(room))
-    train(lab.build(), lab.members(5), lab.data, lab.validation, lab.settings(epochs=1))
-    assert [indices for indices, _ in trained] == [[0, 1], [2, 3], [4]]
+@pytest.mark.parametrize("room", [0.1, 1.0, 2.5, 4.9, 1e6])
+@pytest.mark.parametrize("method", METHODS_OF_THE_PAPER)
+def test_as_many_members_as_the_memory_allows(lab, method, room):
+    """With room for two members and a half by the estimate, two at a time; at least one is tried, and never more than
+    there are."""
+    model = lab.build(method, rank=40, width=24)(lab.members(1)[0])
+    for rows in (1, 1000):
+        need = bytes_per_member(model, rows, 3, torch.float64)
+        fitting = members_at_a_time(5, model, rows, 3, torch.float64, math.ceil(room * need / 0.7))
+        assert min(fitting, 5) == min(max(1, int(room)), 5)
+    assert members_at_a_time(0, model, 1, 3, torch.float64, 2**40) == 1
 
 
-def test_at_least_one_member_is_tried(lab, monkeypatch, trained):
-    monkeypatch.setattr(training, "available_bytes", lambda device: 1)
-    train(lab.build(), lab.members(2), lab.data, lab.validation, lab.settings(epochs=1))
-    assert [indices for indices, _ in trained] == [[0], [1]]
+def test_members_that_do_not_fit_together_are_trained_one_after_another(lab):
+    """No machine has the memory for a step of so many rows, if they were there."""
+    watched = watched_run(lab, 3, lab.settings(objective="mml", epochs=1, chunk_rows=2**50))[1]
+    assert [wave for wave, _ in watched.trained] == [[0], [1], [2]]
 
 
 def test_the_memory_that_is_available_is_a_sensible_number():

@@ -187,16 +187,11 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _check_identity(path: str | os.PathLike[str], theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     for what, mine in ours.items():
-        if _told(theirs.get(what)) != _told(mine):
+        if theirs.get(what) != mine:
             raise CheckpointMismatchError(
                 f"{path} is the checkpoint of another run: its {what} is {_differing(theirs.get(what), mine)}; "
                 "give this run another checkpoint file, or delete that one"
             )
-
-
-def _told(value: Any) -> Any:
-    """Without what says nothing: a setting that was not there when the file was written is one that is None."""
-    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
 
 def _differing(theirs: Any, ours: Any) -> str:

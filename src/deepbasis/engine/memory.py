@@ -11,6 +11,8 @@ from deepbasis.gp.model import DeepBasisGP
 
 _STATE_COPIES = 8  # parameters, gradients, two moments, best parameters, average and what it displaces, one in flight
 
+_SHARE = 0.7  # of what is free; the estimate is an estimate
+
 UNKNOWN = 4 * 2**30
 """What is taken to be there where the system does not tell."""
 
@@ -25,6 +27,19 @@ _GROUP_FILES = {
 }
 """Of control groups, by the controllers that /proc/self/cgroup names: version 2, and version 1. The folder that they
 are mounted in, the files of the limit and of what is used, and what `memory.stat` calls the cache of files."""
+
+
+def members_at_a_time(count: int, model: DeepBasisGP, rows: int, columns: int, dtype: torch.dtype, free: int) -> int:
+    """How many of `count` members like `model` can take a step of `rows` rows together in `free` bytes; at least 1.
+
+    A small run should not wait for the estimate, which takes as long as a step: a guess that is at least twice as high
+    may do.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    guess = sum(64 * tensor.numel() + 16 * rows * max(tensor.shape, default=1) for tensor in tensors) * dtype.itemsize
+    if count * guess <= _SHARE * free:
+        return max(1, count)
+    return max(1, int(_SHARE * free / bytes_per_member(model, rows, columns, dtype)))
 
 
 def bytes_per_member(model: DeepBasisGP, rows: int, columns: int, dtype: torch.dtype) -> int:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 
 import torch
@@ -25,19 +25,16 @@ from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import ACTIVE, FAILED, FINISHED, Outcome, RunState, WaveState, outcome_of
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Build, Member
-from deepbasis.engine.memory import available_bytes, bytes_per_member, is_out_of_memory
+from deepbasis.engine.memory import available_bytes, is_out_of_memory, members_at_a_time
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.streams import Stream
 from deepbasis.engine.wave import Wave
 from deepbasis.errors import InputError, check_choice, check_positive_int
-from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import WeightPosterior
 from deepbasis.progress import EpochReport, Progress
 
 log = logging.getLogger("deepbasis")
-
-_MEMORY_SHARE = 0.7  # of what is free; the estimate is an estimate
 
 
 def train(
@@ -54,13 +51,14 @@ def train(
     wave_size: int | None = None,
     team: Team = ALONE,
     spread: str = "auto",
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[Outcome]:
     """Train every member and return what each came to, in their order.
 
     `build(member)` makes a member's model; the engine stacks them. With `checkpoint`, the run is written there at most
     every `checkpoint_seconds` and when it ends; the same call then goes on from it. Ctrl-C ends the run after the
     present step, with the best parameters so far; a second one at once. `wave_size` is the number of members at a time;
-    by default as many as fit. `progress` is told after each epoch.
+    by default as many as fit. `progress` is told after each epoch. Speed and seconds are by the `clock`.
 
     Every worker of a `team` makes the same call and gets the same outcomes. What is spread over them is the members,
     each worker training its own (`spread="members"`, the default for `Rows` where there are enough), or the rows of
@@ -78,9 +76,8 @@ def train(
     if settings.exact and not isinstance(build(members[0]).posterior, WeightPosterior):
         raise InputError("exact training (mml) needs a distribution over the weights; a DNN has point weights")
     by_members = _by_members(spread, team, members, data)
-    run = _Run(
-        build, members, data, validation, settings, place, progress, checkpoint, checkpoint_seconds, team, by_members
-    )
+    file = (checkpoint, checkpoint_seconds)
+    run = _Run(build, members, data, validation, settings, place, progress, *file, clock, team, by_members)
     with interrupts() as interrupted, torch.enable_grad():  # a caller's no_grad() is not meant for us
         run.go(interrupted, wave_size)
     gc.collect()  # the last wave is a cycle of references; its memory is wanted for predictions
@@ -116,35 +113,31 @@ def _by_members(spread: str, team: Team, members: list[Member], data: Rows | Str
     return spread == "members" and not team.alone
 
 
+@dataclass
 class _Run:
-    """Waves of members, one after another, and what must be remembered between them.
+    """Waves of members, one after another, and what must be remembered between them."""
 
-    `team` is every worker. `together` are those that take each step together: all, or, when each has members of its
-    own, this one alone.
-    """
+    build: Build
+    members: list[Member]
+    data: Rows | Stream
+    validation: Rows
+    settings: Settings
+    device: torch.device
+    progress: Progress | None
+    path: str | PathLike[str] | None
+    """Of the checkpoint."""
+    every_seconds: float
+    clock: Callable[[], float]
+    team: Team
+    """Every worker."""
+    by_members: bool
+    """Whether each worker has members of its own."""
 
-    def __init__(
-        self,
-        build: Build,
-        members: list[Member],
-        data: Rows | Stream,
-        validation: Rows,
-        settings: Settings,
-        device: torch.device,
-        progress: Progress | None,
-        path: str | PathLike[str] | None,
-        every_seconds: float,
-        team: Team,
-        by_members: bool,
-    ) -> None:
-        self.build, self.members, self.data, self.validation = build, members, data, validation
-        self.settings, self.device, self.progress = settings, device, progress
-        self.path, self.every_seconds = path, every_seconds
-        self.team, self.together = team, ALONE if by_members else team
-        self.by_members = by_members
+    def __post_init__(self) -> None:
+        self.together = ALONE if self.by_members else self.team  # those that take each step together
         self.state = RunState(identity={}, pending=[])
         self.cut_short: list[WaveState] = []
-        self._written = time.monotonic()
+        self._written = self.clock()
         self._epoch_seconds = 0.0
 
     def go(self, interrupted: Callable[[], bool], wave_size: int | None) -> None:
@@ -204,14 +197,14 @@ class _Run:
             wave.restore(state)
         wave.prepare()
         while wave.active and wave.state.epoch < self.settings.epochs:
-            start = time.monotonic()
+            start = self.clock()
             if not wave.train_epoch(interrupted):
                 # The file keeps its last state, at the end of an epoch; what is returned is the best so far.
                 self.cut_short = [wave.export()]
                 return
             wave.end_epoch()
-            self._tell(wave, time.monotonic() - start)
-            due = time.monotonic() - self._written >= self.every_seconds
+            self._tell(wave, self.clock() - start)
+            due = self.clock() - self._written >= self.every_seconds
             if self.together.agree(due and self.together.first):  # their clocks differ
                 self.state.pending[0] = wave.export()
                 self._write()
@@ -224,7 +217,7 @@ class _Run:
         if self.path is not None:
             path = f"{fspath(self.path)}.worker{self.team.rank}" if self.by_members else self.path
             self.together.from_first(lambda: self.state.save(path))
-        self._written = time.monotonic()
+        self._written = self.clock()
 
     def _halve(self) -> None:
         """Out of memory: go on from the last state that is remembered, with half as many members at a time."""
@@ -235,20 +228,22 @@ class _Run:
         self.state.pending[:0] = [state.select(everyone[:half]), state.select(everyone[half:])]
 
     def _waves(self, indices: list[int], wave_size: int | None) -> list[WaveState]:
-        size = self._fitting() if wave_size is None else check_positive_int("wave_size", wave_size)
+        size = self._fitting(len(indices)) if wave_size is None else check_positive_int("wave_size", wave_size)
         return [WaveState.fresh(indices[k : k + size]) for k in range(0, len(indices), size)]
 
-    def _fitting(self) -> int:
+    def _fitting(self, count: int) -> int:
         settings = self.settings
         batch = self.together.share(min(settings.batch_size, len(self.data)))
         rows = settings.chunk_rows if settings.exact else batch
-        columns = self.validation.x.shape[1]
-        need = bytes_per_member(self.build(self.members[0]), rows, columns, settings.dtype)
-        fitting = max(1, int(_MEMORY_SHARE * available_bytes(self.device) / need))
+        model, columns = self.build(self.members[0]), self.validation.x.shape[1]
+        free = available_bytes(self.device)
+        fitting = members_at_a_time(count, model, rows, columns, settings.dtype, free)
         return min(self.together.gather_objects(fitting))
 
     def _check_that_all_are_alike(self, wave_size: int | None) -> None:
         """Workers that do different things would wait for each other for ever."""
+        if self.team.alone:
+            return
         mine = {
             "members": [_plain(member) for member in self.members],
             "settings": _plain(self.settings),
@@ -270,10 +265,10 @@ class _Run:
     def _identity(self) -> dict[str, object]:
         return {
             "version": __version__,
-            "settings": _but_for_later(_plain(self.settings)),
+            "settings": _plain(self.settings),
             "training data": self.data.fingerprint(),
             "validation data": self.validation.fingerprint(),
-            "members": [_but_for_later(_plain(member)) for member in self.members],  # the data may be in them
+            "members": [_plain(member) for member in self.members],  # the data may be in them
             "model": _description(self.build(self.members[0])),
         }
 
@@ -302,16 +297,10 @@ def _plain(values: Settings | Member) -> dict[str, object]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
 
 
-def _but_for_later(plain: dict[str, object]) -> dict[str, object]:
-    """Without what checkpoints did not name once, where it is as it was then."""
-    return {k: v for k, v in plain.items() if (k, v) not in (("passes", 1), ("slope", []))}
-
-
 def _description(model: DeepBasisGP) -> dict[str, str]:
     """Tells models apart: the shape and a digest of the initial values of each parameter and buffer; the jitter."""
-    told = {name: f"{list(p.shape)} {_digest(p)}" for name, p in model.state_dict().items()}
-    jitter = getattr(model.expansion, "jitter", JITTER)
-    return told if jitter == JITTER else {**told, "jitter": f"{jitter}"}  # once the same for all, and not told
+    values = {name: f"{list(p.shape)} {_digest(p)}" for name, p in model.state_dict().items()}
+    return {**values, "jitter": str(getattr(model.expansion, "jitter", None))}
 
 
 def _digest(parameter: Tensor) -> str:
