@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -21,12 +20,19 @@ if CHECK_SHAPES and find_spec("beartype"):
     install_import_hook("deepbasis.gp", "beartype.beartype")
 
 
+SEVERAL_PROCESSES = {"workers", "two_workers"}
+"""Fixtures whose tests are all slow: each process imports torch, and two cores have two tests to run already."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     away = [item for item in items if bool(item.get_closest_marker("compiled")) == CHECK_SHAPES]
     no_gpu = pytest.mark.skip(reason="no CUDA device here")
     items[:] = [item for item in items if item not in away]
     config.hook.pytest_deselected(items=away)
     for item in items:
+        if SEVERAL_PROCESSES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("cuda") and not torch.cuda.is_available():
             item.add_marker(no_gpu)
 
@@ -67,14 +73,12 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def few_exact_steps() -> str:
-    """A recipe like the default, but shallow kernels are trained for ten steps: `recipe=few_exact_steps`."""
-    from deepbasis.fitting.recipe import RECIPES  # after the hook above
+    """The name of a recipe with ten steps of exact training."""
+    from support.recipes import FEW_STEPS  # after the hook above
 
-    if "few-exact-steps" not in RECIPES:
-        RECIPES.register("few-exact-steps", replace(RECIPES["default"], exact_steps=10))
-    return "few-exact-steps"
+    return FEW_STEPS
 
 
 @pytest.fixture(autouse=True)

@@ -401,6 +401,7 @@ def test_a_write_that_fails_leaves_the_last_checkpoint(lab, checkpoint, monkeypa
     assert all(lab.same(a, b) for a, b in zip(outcomes, train(*arguments), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.timeout(240)
 def test_runs_that_are_killed_at_any_moment(tmp_path):

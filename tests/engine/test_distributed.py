@@ -644,6 +644,7 @@ def torchrun(*arguments: str, seconds: float = 120.0) -> subprocess.CompletedPro
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_started_again_and_the_run_ends_as_it_should(lab, tmp_path):
     """One of two workers kills itself in the fifth epoch; torchrun starts both again, and they go on from the file."""
     script = Path(__file__).with_name("killed_worker.py")

@@ -21,12 +21,13 @@ from deepbasis.engine.training import train
         ("dnn", 6, {}),
     ],
 )
-def test_a_member_alone_equals_the_member_among_others(lab, method, count, changes):
-    """After 200 steps: its parameters, its moments, the best it kept, and its history."""
-    epochs = 200 if changes.get("objective") == "mml" else 50
+@pytest.mark.parametrize("steps", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_member_alone_equals_the_member_among_others(lab, method, count, changes, steps):
+    """After so many steps: its parameters, its moments, the best it kept, and its history."""
+    epochs = steps if changes.get("objective") == "mml" else steps // 4
     members, settings = lab.members(count), lab.settings(method, epochs=epochs, **changes)
     among = lab.epochs(lab.wave(lab.build(method), members, settings), epochs)
-    assert among.step == 200
+    assert among.step == steps
     for k in (count // 2, count - 1):
         alone = lab.epochs(lab.wave(lab.build(method), [members[k]], settings), epochs)
         assert lab.largest(alone.tensors, among.select([k]).tensors) <= 1e-10
@@ -53,9 +54,9 @@ def test_outcomes_come_in_the_order_of_the_members(lab):
 
 def test_float32_members_alone_and_among_others(lab):
     """Rounding alone parts them: 1e-3 in the score after 200 steps is what we state."""
-    members, settings = lab.members(20), lab.settings(epochs=50, precision="float32")
+    members, settings = lab.members(8), lab.settings(epochs=50, precision="float32")
     among = train(lab.build(), members, lab.data, lab.validation, settings)
-    for k in (0, 19):
+    for k in (0, 7):
         alone = train(lab.build(), [members[k]], lab.data, lab.validation, settings)[0]
         assert alone.best_score == pytest.approx(among[k].best_score, rel=1e-3)
         assert alone.parameters["mean"].dtype == torch.float32

@@ -185,7 +185,7 @@ def test_exact_training_of_a_sparse_method_climbs_its_bound(lab):
 )
 def test_chunks_do_not_matter_to_exact_training(lab, method, chunk_rows):
     """Also not to what is validated, in chunks as well."""
-    changes = {"objective": "mml", "epochs": 15}
+    changes = {"objective": "mml", "epochs": 6}
     runs = [
         train(
             lab.build(method), lab.members(2), lab.data, lab.validation, lab.settings(method, chunk_rows=n, **changes)

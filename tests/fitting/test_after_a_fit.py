@@ -3,22 +3,21 @@
 import math
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from deepbasis.estimator import FitWarning
 from scipy import stats
 from sklearn.exceptions import NotFittedError
 
-from deepbasis import DeepBasisRegressor, estimator
-from deepbasis.errors import InputError, NumericalError
+from deepbasis import DeepBasisRegressor
+from deepbasis.errors import FitWarning, InputError, NumericalError
 from deepbasis.gp.methods import METHODS
-from deepbasis.tables.resident import Table
+from support.recipes import recipe
 from support.regressors import close, easy, small
+from support.splits import Table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,7 +55,7 @@ def test_a_column_may_have_its_only_values_among_the_rows_held_out(value: Any, t
         model.save(tmp_path / "model")
         loaded = DeepBasisRegressor.load(tmp_path / "model", device="cpu")
         np.testing.assert_array_equal(loaded.predict(table), model.predict(table))
-        widths.add(model.preprocessor_.width)
+        widths.add(model.fitted_.preprocessor.width)
     assert min(widths) == 3 < max(widths)
     with pytest.raises(InputError, match="'rare' has no values at all"):
         small().fit(table.assign(rare=np.nan), y)
@@ -107,11 +106,12 @@ def test_validation_is_told_in_all_digits(offset: float, scale: float, tmp_path:
 
 
 def test_of_pairs_those_that_failed_come_last() -> None:
-    """However good the members that are left."""
-    outcomes = [SimpleNamespace(best_score=score) for score in (5.0, 4.0, 1.0)]
-    whole, better, half, nothing = outcomes[:2], [outcomes[1]] * 2, outcomes[2:], []
-    order = sorted([nothing, half, whole, better], key=estimator._failed_then_score)  # type: ignore[arg-type]
-    assert order == [better, whole, half, nothing]
+    """However good the members that are left: of each pair half fail, or none."""
+    X, y = easy(60)
+    pairs = recipe("two alphas", alphas=(0.1, 1e300), betas=(0.1,))
+    model = small(recipe=pairs, alpha="auto", beta="auto").fit(X, y)
+    assert model.alpha_ == 0.1
+    assert len(model.fitted_.models) == 2
 
 
 def test_patience_is_heard_of_a_kernel_too() -> None:
@@ -134,18 +134,18 @@ def test_fitted_attributes_are_consistent(method: str) -> None:
     X, y = easy(150)
     model = small(method=method, epochs=25, learning_rate=1e-2).fit(X, y)
     inside, outside = Table(X, y).split(model.validation_fraction)
-    assert (model.target_.mean, model.target_.scale) == pytest.approx((inside.y.mean(), inside.y.std()))
-    dist = model.predict_dist(outside.X)
+    assert (model.fitted_.target.mean, model.fitted_.target.scale) == pytest.approx((inside.y.mean(), inside.y.std()))
+    dist = model.predict_dist(outside.X, as_tensor=True)
     for k, history in enumerate(model.history_):
         assert set(history) == {"train_loss", "validation", "noise"}
         assert {len(values) for values in history.values()} == {25}
         best = int(np.argmin(history["validation"]))
-        close(model.noise_[k], history["noise"][best] * model.target_.scale**2, rtol=1e-9)
+        close(model.noise_[k], history["noise"][best] * model.fitted_.target.scale**2, rtol=1e-9)
         own = dist.variances[k].numpy() / model.calibration_.scales[0]
         std = np.sqrt(own)
         z = (outside.y - dist.means[k].numpy()) / std
         crps = std * (z * (2.0 * stats.norm.cdf(z) - 1.0) + 2.0 * stats.norm.pdf(z) - 1.0 / math.sqrt(math.pi))
-        close(history["validation"][best], crps.mean() / model.target_.scale, rtol=1e-6)
+        close(history["validation"][best], crps.mean() / model.fitted_.target.scale, rtol=1e-6)
     found = dict(model.validation_)
     constant = found.pop("nll_constant")
     assert found == pytest.approx(model.evaluate(outside.X, outside.y), rel=1e-9)
@@ -167,7 +167,7 @@ def test_patience_ends_a_fit_when_its_last_member_stops() -> None:
             elif epoch - best_epoch >= 3:
                 break
         stops.append(epoch)
-        close(model.noise_[k], history["noise"][best_epoch - 1] * model.target_.scale**2)
+        close(model.noise_[k], history["noise"][best_epoch - 1] * model.fitted_.target.scale**2)
     assert [len(history["validation"]) for history in model.history_] == stops
     assert max(stops) < 200
     assert min(stops) < max(stops)
@@ -177,10 +177,10 @@ def test_a_network_s_variance_is_that_of_its_validation_residuals() -> None:
     X, y = easy(150)
     model = small(method="dnn", epochs=40).fit(X, y)
     _, outside = Table(X, y).split(model.validation_fraction)
-    dist = model.predict_dist(outside.X)
+    dist = model.predict_dist(outside.X, as_tensor=True)
     residuals = outside.y - dist.means[:2].numpy()
     close(model.noise_, (residuals**2).mean(1), rtol=1e-6)
     expected = np.outer(model.calibration_.scales, model.noise_).reshape(-1, 1)
     close(dist.variances.numpy(), np.broadcast_to(expected, dist.variances.shape), rtol=1e-6)
-    far = model.predict_dist(1000 * X)
+    far = model.predict_dist(1000 * X, as_tensor=True)
     close(far.variances.numpy(), np.broadcast_to(expected, far.variances.shape), rtol=1e-6)

@@ -1,66 +1,68 @@
 """method="auto": a network, or on a small table a shallow kernel: of two the likelier, if the validation rows agree."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from deepbasis.planning import candidates
-from deepbasis.recipes import RECIPES
 from sklearn.datasets import make_friedman1
 
-from deepbasis import DeepBasisRegressor, choosing, planning
+from deepbasis import DeepBasisRegressor
 from deepbasis.engine.batches import Rows
+from deepbasis.engine.checkpoint import Outcome
+from deepbasis.engine.members import Member
+from deepbasis.fitting.run import is_as_good, schwarz_criterion
+from deepbasis.fitting.train import Trained
 from deepbasis.gp.predictive import Gaussian
-from deepbasis.tables.resident import Table
-from support.choosing import DEEP, DEFAULT, KERNELS, SHALLOW, Floats, assert_same, easy, small
+from support.choosing import DEEP, KERNELS, SHALLOW, TAKING, Floats, assert_same, easy, small
+from support.recipes import DEFAULT, recipe
+from support.splits import Table
 
-pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf", "sv-rbf-linear"])
-def test_auto_is_the_fit_of_what_it_has_chosen(prefer: Callable[[str], None], chosen: str) -> None:
+def test_auto_is_the_fit_of_what_it_has_chosen(chosen: str) -> None:
     X, y = easy()
     X_val, y_val = easy(20, 1)
     changes = DEEP if chosen == "dbk-silu" else {**SHALLOW, "method": chosen}
-    alone = small(**changes).fit(X, y, X_val=X_val, y_val=y_val)
-    prefer(chosen)
-    model = small().fit(X, y, X_val=X_val, y_val=y_val)
+    alone = small(**{**TAKING[chosen], **changes}).fit(X, y, X_val=X_val, y_val=y_val)
+    model = small(**TAKING[chosen]).fit(X, y, X_val=X_val, y_val=y_val)
     assert model.method_ == chosen
-    assert len(model.models_) == len(model.history_) == len(model.noise_) == (2 if chosen == "dbk-silu" else 1)
+    assert len(model.fitted_.models) == len(model.history_) == len(model.noise_) == (2 if chosen == "dbk-silu" else 1)
     assert (model.calibration_ is None) == (chosen != "dbk-silu")
     assert_same(model, alone, X)
     np.testing.assert_array_equal(model.predict_quantiles(X, [0.1, 0.9]), alone.predict_quantiles(X, [0.1, 0.9]))
     np.testing.assert_array_equal(model.sample_functions(3, 0)(X), alone.sample_functions(3, 0)(X))
     assert model.evaluate(X, y) == alone.evaluate(X, y)
-    assert model.get_params() == small().get_params()
+    assert model.get_params() == small(**TAKING[chosen]).get_params()
 
 
 def dense_gp(model: DeepBasisRegressor, table: Table, X_new: Floats) -> tuple[Floats, Floats]:
     """Mean and standard deviation of the GP with kernel phi phi', and what phi misses of its own, given these rows."""
-    gp, scale = model.models_[0].double(), model.target_.scale
+    gp, scale = model.fitted_.models[0].double(), model.fitted_.target.scale
     weight = torch.ones(len(table.y)) if table.weight is None else torch.from_numpy(table.weight)
     with torch.no_grad():
-        old, new = (gp.features(torch.from_numpy(model.preprocessor_.transform(X))) for X in (table.X, X_new))
+        old, new = (gp.features(torch.from_numpy(model.fitted_.preprocessor.transform(X))) for X in (table.X, X_new))
         Sigma = old.phi @ old.phi.mT + torch.diag(gp.noise() / weight)  # k equal rows are one with less noise
         k = new.phi @ old.phi.mT
-        mean = gp.mean + k @ torch.linalg.solve(Sigma, torch.from_numpy(model.target_.transform(table.y)) - gp.mean)
+        mean = gp.mean + k @ torch.linalg.solve(
+            Sigma, torch.from_numpy(model.fitted_.target.transform(table.y)) - gp.mean
+        )
         var = new.prior_var - (k @ torch.linalg.inv(Sigma) * k).sum(-1) + new.correction + gp.noise()
-    return mean.numpy() * scale + model.target_.mean, var.sqrt().numpy() * scale
+    return mean.numpy() * scale + model.fitted_.target.mean, var.sqrt().numpy() * scale
 
 
 @pytest.mark.parametrize("how", ["held out", "weighted", "given", "asked for"])
-def test_a_kernel_that_is_chosen_takes_in_the_rows_that_were_held_out(prefer: Callable[[str], None], how: str) -> None:
+def test_a_kernel_that_is_chosen_takes_in_the_rows_that_were_held_out(how: str) -> None:
     """But none that the user gave to validate on, none twice, and not where the method was asked for."""
-    prefer("sv-rbf-linear")
     X, y = easy(60)
     X_new, _ = easy(15, 2)
     weight = np.random.default_rng(0).integers(1, 4, size=60).astype(float) if how == "weighted" else None
     whole = Table(X, y, weight)
     inside, outside = whole.split(0.1)
-    model = small(**(SHALLOW if how == "asked for" else {}))
+    model = small(**{**TAKING["sv-rbf-linear"], **(SHALLOW if how == "asked for" else {})})
     if how == "given":
         model.fit(inside.X, inside.y, X_val=outside.X, y_val=outside.y)
     else:
@@ -74,33 +76,26 @@ def test_a_kernel_that_is_chosen_takes_in_the_rows_that_were_held_out(prefer: Ca
 
 def distance_to_the_exact_gp(model: DeepBasisRegressor, X: Floats, y: Floats, X_new: Floats) -> float:
     """Of the mean, in standard deviations of the target, with the kernel that the inducing points stand for."""
-    gp = model.models_[0].double()
+    gp = model.fitted_.models[0].double()
     with torch.no_grad():
-        old, new = (torch.from_numpy(model.preprocessor_.transform(Z)) for Z in (X, X_new))
+        old, new = (torch.from_numpy(model.fitted_.preprocessor.transform(Z)) for Z in (X, X_new))
         Sigma = gp.expansion.kernel(old, old) + gp.noise() * torch.eye(len(X))
-        z = torch.from_numpy(model.target_.transform(y)) - gp.mean
+        z = torch.from_numpy(model.fitted_.target.transform(y)) - gp.mean
         mean = gp.mean + gp.expansion.kernel(new, old) @ torch.linalg.solve(Sigma, z)
-    return float(np.abs((model.predict(X_new) - model.target_.mean) / model.target_.scale - mean.numpy()).max())
+    return float(
+        np.abs((model.predict(X_new) - model.fitted_.target.mean) / model.fitted_.target.scale - mean.numpy()).max()
+    )
 
 
-def test_with_points_enough_a_kernel_is_nearly_the_exact_gp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_points_enough_a_kernel_is_nearly_the_exact_gp() -> None:
     """The jitter is all that is between them: a hundredth of it, a tenth of the distance or less."""
     X, y = easy(60)
     X_new, _ = easy(15, 2)
-    changes = {
-        "method": "sv-rbf",
-        "objective": "mml",
-        "members": 1,
-        "rank": 60,
-        "epochs": 60,
-        "validation_fraction": 0.02,
-    }
+    settings = {**SHALLOW, "method": "sv-rbf", "rank": 60, "epochs": 60, "validation_fraction": 0.02}
+    inside, _ = Table(X, y).split(0.02)
     distances = []
     for jitter in (1e-4, DEFAULT.shallow_jitter):
-        recipes = {**RECIPES, "default": replace(DEFAULT, shallow_jitter=jitter)}
-        monkeypatch.setattr(planning, "RECIPES", recipes)
-        model = small(**changes).fit(X, y)
-        inside, _ = Table(X, y).split(0.02)
+        model = small(**settings, recipe=recipe(f"jitter {jitter}", shallow_jitter=jitter)).fit(X, y)
         distances.append(distance_to_the_exact_gp(model, inside.X, inside.y, X_new))
     assert distances[1] < 1e-4
     assert distances[1] < 0.1 * distances[0]
@@ -136,14 +131,14 @@ def test_float32_has_digits_enough_for_the_small_jitter(method: str) -> None:
 def test_only_a_shallow_kernel_that_is_trained_exactly_has_the_small_jitter(
     changes: dict[str, Any], jitter: float
 ) -> None:
-    assert planning.jitter_of(DeepBasisRegressor(**changes)) == jitter
+    plan = DeepBasisRegressor(**changes, device="cpu").plan(*easy(20))
+    assert [candidate.architecture.jitter for candidate in plan.candidates] == [jitter]
 
 
-def test_the_scores_are_of_the_kernel_without_the_rows_that_are_scored(prefer: Callable[[str], None]) -> None:
-    prefer("sv-rbf-linear")
+def test_the_scores_are_of_the_kernel_without_the_rows_that_are_scored() -> None:
     X, y = easy(60)
     inside, outside = Table(X, y).split(0.1)
-    model = small().fit(X, y)
+    model = small(**TAKING["sv-rbf-linear"]).fit(X, y)
     mean, std = dense_gp(model, inside, outside.X)
     assert model.validation_["rmse"] == pytest.approx(np.sqrt(np.mean((outside.y - mean) ** 2)), rel=1e-6)
     z = (outside.y - mean) / std
@@ -162,7 +157,7 @@ def chosen(shallow: list[float], deep: list[float], weight: list[float] | None =
     """Which of two is taken, with these log densities of the rows held out."""
     x = torch.zeros(len(deep), 1, dtype=torch.float64)
     rows = Rows(x, x[:, 0], None if weight is None else torch.tensor(weight, dtype=torch.float64))
-    return "shallow" if choosing.is_as_good(says(shallow), says(deep), rows) else "deep"
+    return "shallow" if is_as_good(says(shallow), says(deep), rows) else "deep"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +201,7 @@ def test_the_validation_rows_choose(seed: int, calibrate: bool) -> None:
         for changes in (DEEP, *KERNELS)
     )
     shallow = min(kernels, key=criterion)
-    gain = np.subtract(*(fit.predict_dist(X_val).log_prob(torch.from_numpy(y_val)).numpy() for fit in (deep, shallow)))
+    gain = np.subtract(*(fit.predict_dist(X_val).log_prob(y_val) for fit in (deep, shallow)))
     best = deep if gain.mean() > 0.0 else shallow
     assert_same(model, best, X_val)
 
@@ -238,37 +233,49 @@ def wave(rows: int, seed: int) -> tuple[Floats, Floats]:
 def criterion(kernel: DeepBasisRegressor, rows: int = 60) -> float:
     """Schwarz' criterion: minus twice the bound, and log n for each lengthscale, for the variance and for the slope."""
     bound = -rows * float(kernel.history_[0]["train_loss"][-1])
-    count = kernel.preprocessor_.width + (1 if kernel.method_ == "sv-rbf" else 2)
+    count = kernel.fitted_.preprocessor.width + (1 if kernel.method_ == "sv-rbf" else 2)
     return float(-2.0 * bound + count * np.log(rows))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("table", "expected"), [(lines, "sv-rbf-linear"), (wave, "sv-rbf")])
 def test_of_two_kernels_the_likelier_is_taken(
-    monkeypatch: pytest.MonkeyPatch, table: Callable[[int, int], tuple[Floats, Floats]], expected: str
+    table: Callable[[int, int], tuple[Floats, Floats]], expected: str
 ) -> None:
     X, y = table(60, 0)
-    monkeypatch.setattr(planning, "RECIPES", {"default": replace(RECIPES["default"], exact_steps=100)})
-    monkeypatch.setattr(choosing, "is_as_good", lambda *of: True)
-    model = small(epochs=1).fit(X, y, X_val=X[:10], y_val=y[:10])
-    alone = {changes["method"]: small(**changes).fit(X, y, X_val=X[:10], y_val=y[:10]) for changes in KERNELS}
+    settings = {"recipe": recipe("thirty exact steps", exact_steps=30), "learning_rate": 1e-9, "epochs": 1}
+    model = small(**settings).fit(X, y, X_val=X[:10], y_val=y[:10])
+    alone = {
+        changes["method"]: small(**{**settings, **changes}).fit(X, y, X_val=X[:10], y_val=y[:10]) for changes in KERNELS
+    }
     assert model.method_ == expected == min(alone, key=lambda method: criterion(alone[method]))
     assert_same(model, alone[expected], X)
-    data = Rows(torch.zeros(60, 1), torch.zeros(60))
-    weighted = Rows(torch.zeros(2, 1), torch.zeros(2), torch.tensor([25.0, 35.0]))
-    for kernel in alone.values():
-        assert choosing.bic(kernel, data) == pytest.approx(0.5 * criterion(kernel), rel=1e-9)
-        assert choosing.bic(kernel, weighted) == pytest.approx(0.5 * criterion(kernel), rel=1e-6)
 
 
-def test_groups_are_for_networks(prefer: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("method", ["sv-rbf", "sv-rbf-linear"])
+def test_the_criterion_is_that_of_schwarz(method: str) -> None:
+    """Half of it; a row of weight k is k rows."""
+    X, y = easy(60)
+    kernel = small(**{**SHALLOW, "method": method}).fit(X, y, X_val=X, y_val=y)
+    for weight in (None, torch.full((60,), 0.5)):
+        data = Rows(torch.zeros(60, 1), torch.zeros(60), weight)
+        rows = 60 if weight is None else 30
+        assert schwarz_criterion(trained(kernel), data) == pytest.approx(0.5 * criterion(kernel, rows), rel=1e-6)
+
+
+def trained(kernel: DeepBasisRegressor) -> Trained:
+    """What the engine gave."""
+    fitted = kernel.fitted_
+    history = {name: torch.from_numpy(values) for name, values in fitted.history[0].items()}
+    outcome = Outcome(Member(), "finished", "", 1, 0.0, history, {})
+    return Trained(kernel.plan_.candidates[0], fitted.architecture, (outcome,), fitted.models, fitted.device, False)
+
+
+def test_groups_are_for_networks() -> None:
     """A kernel's likelihood takes rows of one group for independent ones, and would be far too sure of new groups."""
     X, y = easy()
-    assert len(candidates(small(), len(X), 3)) == 3
-    assert candidates(small(), len(X), 3, grouped=True) == [{"method": "dbk-silu"}]
-    prefer("sv-rbf")
-    assert small().fit(X, y).method_ == "sv-rbf"
-    assert small().fit(X, y, groups=np.arange(len(X)) // 5).method_ == "dbk-silu"
+    settings = TAKING["sv-rbf"]
+    assert small(**settings).fit(X, y).method_ == "sv-rbf"
+    assert small(**settings).fit(X, y, groups=np.arange(len(X)) // 5).method_ == "dbk-silu"
 
 
 @pytest.mark.slow
@@ -278,33 +285,24 @@ def test_auto_takes_what_is_better_on_new_rows(
 ) -> None:
     """A smooth function of several columns is for the kernel; steps and a noise that varies are for the network."""
     X_new, y_new = table(1_000, 1)
-    settings = {"members": 1, "rank": 32, "width": 16, "epochs": "auto"}
-    seen: dict[str, float] = {}
-    genuine = DeepBasisRegressor._calibrated
-
-    def noted(self: DeepBasisRegressor, *arguments: Any) -> Any:
-        calibrated = genuine(self, *arguments)
-        seen["dbk-silu" if self.method_ == "dbk-silu" else "kernel"] = self.evaluate(X_new, y_new)["nll"]
-        return calibrated
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "RECIPES", RECIPES)  # with all their steps
-        patch.setattr(DeepBasisRegressor, "_calibrated", noted)
-        model = small(**settings).fit(*table(300, 0))
-    better, worse = seen[expected], seen["kernel" if expected == "dbk-silu" else "dbk-silu"]
-    assert better < worse - 0.1
-    assert (model.method_ == "dbk-silu") == (expected == "dbk-silu")
-    assert model.evaluate(X_new, y_new)["nll"] == pytest.approx(better, abs=0.1)
+    settings = {"members": 1, "rank": 32, "width": 16, "epochs": "auto", "recipe": "default"}
+    network, kernel = (
+        small(**{**settings, **changes}).fit(*table(300, 0)).evaluate(X_new, y_new)["nll"]
+        for changes in (DEEP, SHALLOW)
+    )
+    model = small(**settings).fit(*table(300, 0))
+    assert (model.method_ == "dbk-silu") == (expected == "dbk-silu") == (network < kernel)
+    assert abs(network - kernel) > 0.1
+    assert model.evaluate(X_new, y_new)["nll"] == pytest.approx(min(network, kernel), abs=0.1)
 
 
-@pytest.mark.parametrize("rank", [8, 18, 64])
-def test_neither_order_nor_copies_change_the_choice_or_the_model(prefer: Callable[[str], None], rank: int) -> None:
-    """With fewer inducing points than the 18 distinct rows to train on, with as many, and with more asked for."""
-    prefer("sv-rbf-linear")
-    X, y = easy(20)
-    count = np.random.default_rng(0).integers(1, 4, size=20)
+@pytest.mark.parametrize("rank", [8, 30, 64])
+def test_neither_order_nor_copies_change_the_choice_or_the_model(rank: int) -> None:
+    """With fewer inducing points than the 30 distinct rows, with as many, and with more asked for."""
+    X, y = easy(30)
+    count = np.random.default_rng(0).integers(1, 4, size=30)
     order = np.random.default_rng(1).permutation(count.sum())
-    settings = {"rank": rank}
+    settings = {**TAKING["sv-rbf-linear"], "rank": rank, "validation_fraction": 0.3}
     weighted = small(**settings).fit(X, y, sample_weight=count)
     repeated = small(**settings).fit(np.repeat(X, count, axis=0)[order], np.repeat(y, count)[order])
     assert weighted.method_ == repeated.method_ == "sv-rbf-linear"
@@ -313,20 +311,20 @@ def test_neither_order_nor_copies_change_the_choice_or_the_model(prefer: Callabl
     np.testing.assert_allclose(*losses, rtol=1e-6)  # of inducing points at one place rounding would decide the ways
 
 
-def test_a_later_fit_chooses_anew(prefer: Callable[[str], None]) -> None:
+def test_a_later_fit_chooses_anew() -> None:
     X, y = easy()
-    prefer("sv-rbf-linear")
-    model = small().fit(X, y)
+    model = small(**TAKING["sv-rbf-linear"]).fit(X, y)
     assert model.method_ == "sv-rbf-linear"
     assert model.set_params(method="dnn").fit(X, y).method_ == "dnn"
-    prefer("dbk-silu")
-    assert model.set_params(method="auto").fit(X, y).method_ == "dbk-silu"
-    assert_same(model, small(method="dbk-silu").fit(X, y), X)
+    assert model.set_params(method="auto", **TAKING["dbk-silu"]).fit(X, y).method_ == "dbk-silu"
+    assert_same(model, small(**TAKING["dbk-silu"], method="dbk-silu").fit(X, y), X)
 
 
-def test_a_random_state_decides_for_both(prefer: Callable[[str], None]) -> None:
-    prefer("sv-rbf-linear")
+def test_a_random_state_decides_for_both() -> None:
     X, y = easy()
-    one, other = (small(random_state=np.random.RandomState(3)).fit(X, y) for _ in range(2))
+    one, other, third = (
+        small(**TAKING["sv-rbf-linear"], random_state=np.random.RandomState(seed)).fit(X, y) for seed in (3, 3, 4)
+    )
+    assert one.method_ == "sv-rbf-linear"
     assert_same(one, other, X)
-    assert not np.array_equal(one.predict(X), small(random_state=np.random.RandomState(4)).fit(X, y).predict(X))
+    assert not np.array_equal(one.predict(X), third.predict(X))

@@ -1,43 +1,74 @@
 """Where members start."""
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
-from deepbasis.starting import starting_noise, straight_line
 
+from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
+from deepbasis.fitting.plan import Candidate
+from deepbasis.fitting.start import Line, builder, starting_members, starting_noise, straight_line
 from support.choosing import easy, small
-
-pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")
-
-
-def test_members_start_with_the_noise_that_the_rows_suggest(runs: list[dict[str, Any]]) -> None:
-    small().fit(*easy())
-    for run in runs:
-        (noise,) = {member.noise for member in run["members"]}
-        assert noise == pytest.approx(starting_noise(straight_line(run["data"])), rel=5e-3)
-        assert run["build"](run["members"][0]).noise().item() == pytest.approx(noise, rel=1e-6)
+from support.runs import prepared
 
 
-def test_a_shallow_kernel_starts_at_rows_to_train_on(runs: list[dict[str, Any]]) -> None:
-    small().fit(*easy())
-    small(method="dbk-rbf").fit(*easy())
-    shallow, other, deep = runs[1:]
-    assert torch.equal(*(run["build"](Member(seed=5)).expansion.Z for run in (shallow, other)))
-    model = shallow["build"](Member(seed=5))
-    there = (model.expansion.Z[:, None] == shallow["data"].x.float()[None]).all(-1)
-    assert bool((there.sum(1) == 1).all())
-    assert bool((there.sum(0) <= 1).all())
-    assert not torch.equal(model.expansion.Z, shallow["build"](Member(seed=6)).expansion.Z)
-    Z = deep["build"](Member(seed=5)).expansion.Z  # of a network's outputs nothing is known
-    assert float(Z.detach().abs().max()) <= 1.0
+def candidates(**changes: object) -> tuple[Candidate, ...]:
+    return prepared(small(**changes), *easy())[1].candidates
 
 
-def test_the_paper_s_recipe_starts_as_the_paper_says(runs: list[dict[str, Any]]) -> None:
-    for method in ("dbk-silu", "sv-rbf-linear"):
-        small(recipe="paper", method=method, alpha=0.1, beta=0.1).fit(*easy())
-        assert {member.noise for member in runs[-1]["members"]} == {1e-2}
-    model = runs[-1]["build"](Member(seed=5))
-    assert float(model.expansion.Z.detach().abs().max()) <= 1.0
-    assert not (model.expansion.Z[:, None] == runs[-1]["data"].x.float()[None]).all(-1).any()
+def rows() -> Rows:
+    _, _, data = prepared(small(), *easy())
+    return data.everything(torch.float64)
+
+
+def test_members_start_with_the_noise_that_the_rows_suggest() -> None:
+    line = straight_line(rows())
+    for candidate in candidates():
+        members = starting_members(candidate, [1, 2], line, True)
+        (noise,) = {member.noise for member in members}
+        assert noise == pytest.approx(starting_noise(line), rel=5e-3)
+        assert candidate.architecture.build(3, members[0]).noise().item() == pytest.approx(noise, rel=1e-6)
+
+
+def test_the_last_digits_of_a_line_do_not_matter() -> None:
+    """They depend on the number of threads, and a checkpoint is found again by all digits of its members."""
+    line = straight_line(rows())
+    other = replace(
+        line, variance_left=line.variance_left * (1.0 + 1e-14), slope=tuple(s * (1.0 - 1e-14) for s in line.slope)
+    )
+    assert other != line
+    for candidate in candidates(trend="linear", method="dbk-silu"):
+        assert starting_members(candidate, [1], line, True) == starting_members(candidate, [1], other, True)
+
+
+def test_every_pair_of_weights_has_every_seed_and_slopes_by_turns() -> None:
+    (candidate,) = candidates(method="dbk-silu", recipe="paper")
+    half = replace(candidate, architecture=replace(candidate.architecture, trend="half"))
+    members = starting_members(half, [5, 6], Line((0.5, -0.25), 0.1, 1.0, 100.0), True)
+    assert [(member.alpha, member.beta) for member in members[::2]] == list(candidate.weights)
+    assert {member.seed for member in members[::2]} == {5}
+    assert [member.slope for member in members[:4]] == [(0.0, 0.0), (0.5, -0.25)] * 2
+
+
+def test_a_shallow_kernel_starts_at_rows_to_train_on() -> None:
+    given = rows()
+    for candidate in candidates()[1:]:
+        build = builder(candidate.architecture, 3, given)
+        Z = build(Member(seed=5)).expansion.Z
+        there = (Z[:, None] == given.x.float()[None]).all(-1)
+        assert bool((there.sum(1) == 1).all())
+        assert bool((there.sum(0) <= 1).all())
+        assert not torch.equal(Z, build(Member(seed=6)).expansion.Z)
+    first, second = (builder(one.architecture, 3, given)(Member(seed=5)).expansion.Z for one in candidates()[1:])
+    assert torch.equal(first, second)
+
+
+def test_without_rows_it_starts_as_the_paper_says() -> None:
+    """So does a kernel of a network's outputs, of which nothing is known."""
+    for method in ("sv-rbf", "dbk-rbf"):
+        (candidate,) = candidates(method=method, recipe="paper")
+        Z = builder(candidate.architecture, 3)(Member(seed=5)).expansion.Z.detach()
+        assert float(Z.abs().max()) <= 1.0
+        members = starting_members(candidate, [1], None, False)
+        assert {member.noise for member in members} == {1e-2}

@@ -5,76 +5,66 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from deepbasis.planning import make_plan
-from deepbasis.recipes import FLOAT64_ROWS, RECIPES
 
-from deepbasis import DeepBasisRegressor
 from deepbasis.errors import InputError
+from deepbasis.fitting.decide import make_plan
+from deepbasis.fitting.plan import Candidate, Facts
+from deepbasis.fitting.recipe import FLOAT64_ROWS, RECIPES, weights_for
+from deepbasis.fitting.spec import Spec
+from support.recipes import recipe
 from support.regressors import close, easy, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+def network(rows: int, **changes: Any) -> Candidate:
+    """The first candidate for a table of so many rows."""
+    spec = Spec(device="cpu", **changes)
+    return make_plan(spec, Facts(table_rows=rows, rows=rows, columns=5)).candidates[0]
+
+
 def test_auto_takes_the_pair_with_the_best_mean_validation_score() -> None:
-    X, y = easy(100)
-    auto = small(alpha="auto", beta="auto", recipe="paper", epochs=8, learning_rate=3e-2).fit(X, y)
-    recipe = RECIPES["paper"]
-    scores = {}
-    for alpha in recipe.alphas:
-        for beta in recipe.betas[::3]:
-            fixed = small(alpha=alpha, beta=beta, recipe="paper", epochs=8, learning_rate=3e-2).fit(X, y)
-            scores[alpha, beta] = np.mean([history["validation"].min() for history in fixed.history_])
-            if (alpha, beta) == (auto.alpha_, auto.beta_):
-                close(fixed.predict(X, True), auto.predict(X, True), rtol=1e-7)
-    chosen = np.mean([history["validation"].min() for history in auto.history_])
-    assert auto.alpha_ in recipe.alphas
-    assert auto.beta_ in recipe.betas
-    assert chosen <= min(scores.values()) + 1e-9
-    if (auto.alpha_, auto.beta_) in scores:
-        assert scores[auto.alpha_, auto.beta_] == pytest.approx(chosen, rel=1e-9)
-    assert max(scores.values()) > chosen  # there was something to choose
-
-
-def test_auto_alpha_equals_the_better_of_two_fixed_fits() -> None:
-    X, y = easy(100)
-    auto = small(alpha="auto", epochs=20).fit(X, y)
-    fixed = {alpha: small(alpha=alpha, epochs=20).fit(X, y) for alpha in RECIPES["default"].alphas}
-    score = {alpha: np.mean([h["validation"].min() for h in model.history_]) for alpha, model in fixed.items()}
-    best = min(score, key=lambda alpha: score[alpha])
-    assert len(set(score.values())) == len(score)
-    assert auto.alpha_ == best
-    assert auto.beta_ == 0.1
+    X, y = easy(60)
+    alphas, betas = (0.0, 1.0), (0.01, 10.0)
+    own = recipe("four pairs", alphas=alphas, betas=betas)
+    settings = {"recipe": own, "epochs": 8, "learning_rate": 3e-2}
+    auto = small(**settings, alpha="auto", beta="auto").fit(X, y)
+    fixed = {(a, b): small(**settings, alpha=a, beta=b).fit(X, y) for a in alphas for b in betas}
+    scores = {pair: np.mean([h["validation"].min() for h in model.history_]) for pair, model in fixed.items()}
+    best = min(scores, key=lambda pair: scores[pair])
+    assert len(set(scores.values())) == 4
+    assert (auto.alpha_, auto.beta_) == best
     close(auto.predict(X, True), fixed[best].predict(X, True), rtol=1e-7)
 
 
 @pytest.mark.parametrize("rows", [2_049, 10_000, 1_000_000])
 def test_the_paper_s_recipe_is_the_paper_s(rows: int) -> None:
-    plan = make_plan(DeepBasisRegressor(recipe="paper", device="cpu"), rows)
-    assert plan.settings.learning_rate == 1e-3
-    assert plan.settings.noise_learning_rate == 1e-3
-    assert plan.settings.batch_size == 1024
-    assert plan.settings.epochs == 400
-    assert plan.settings.weight_decay == 1e-2
-    assert plan.settings.schedule == "constant"
-    assert plan.settings.patience is None or plan.settings.patience >= 400
+    candidate = network(rows, recipe="paper")
+    settings = candidate.settings
+    assert settings.learning_rate == settings.noise_learning_rate == 1e-3
+    assert (settings.batch_size, settings.epochs, settings.weight_decay) == (1024, 400, 1e-2)
+    assert settings.schedule == "constant"
+    assert settings.patience >= 400
     grid = (0.0, 0.01, 0.1, 1.0)
-    assert sorted(plan.pairs) == [(a, b) for a in grid for b in grid]
+    assert sorted(candidate.weights) == [(a, b) for a in grid for b in grid]
 
 
 @pytest.mark.parametrize(
-    ("method", "objective", "pairs"),
+    ("objective", "expected"),
     [
-        ("dbk-silu", None, 16),
-        ("dbk-rbf", None, 16),
-        ("pp-dkl", None, 4),
-        ("sv-dkl", None, 1),
-        ("dnn", None, 1),
-        ("dbk-silu", "mml", 1),
+        ("dppgp", [(a, b) for a in (0.0, 0.01, 0.1, 1.0) for b in (0.0, 0.01, 0.1, 1.0)]),
+        ("dppgp-detached", [(a, b) for a in (0.0, 0.01, 0.1, 1.0) for b in (0.0, 0.01, 0.1, 1.0)]),
+        ("ppgp", [(0.0, b) for b in (0.0, 0.01, 0.1, 1.0)]),
+        ("elbo", [(0.0, 1.0)]),
+        ("mml", [(0.0, 0.0)]),
+        ("mse", [(0.0, 0.0)]),
     ],
 )
-def test_only_weights_that_the_objective_has_are_tried(method: str, objective: str | None, pairs: int) -> None:
-    plan = make_plan(DeepBasisRegressor(recipe="paper", method=method, objective=objective, device="cpu"), 5000)
-    assert len(plan.pairs) == len(set(plan.pairs)) == pairs
+def test_weights_are_those_that_the_objective_has(objective: str, expected: list[tuple[float, float]]) -> None:
+    assert list(weights_for(RECIPES["paper"], objective, None, None)) == expected
+    used = [tuple(set(column)) for column in zip(*expected, strict=True)]
+    given = [single[0] if len(single) == 1 else 0.5 for single in used]
+    assert weights_for(RECIPES["paper"], objective, 0.5, 0.5) == (tuple(given),)
 
 
 @pytest.mark.parametrize(
@@ -93,26 +83,26 @@ def test_only_weights_that_the_objective_has_are_tried(method: str, objective: s
 def test_precision_and_batches_by_the_number_of_rows(
     rows: int, changes: dict[str, Any], dtype: torch.dtype, batch_size: int
 ) -> None:
-    plan = make_plan(DeepBasisRegressor(device="cpu", **changes), rows)
-    assert plan.settings.dtype == dtype
-    assert plan.settings.batch_size == batch_size
-    assert not plan.settings.compile
-    steps = plan.settings.epochs * plan.settings.passes * -(-rows // batch_size)
+    settings = network(rows, **changes).settings
+    assert settings.dtype == dtype
+    assert settings.batch_size == batch_size
+    assert not settings.compile
+    steps = settings.epochs * settings.passes * -(-rows // batch_size)
     assert steps <= max(3000, 5 * -(-rows // batch_size))
 
 
 def test_what_is_given_is_taken() -> None:
     given = {"epochs": 17, "batch_size": 9, "learning_rate": 0.125, "patience": 3, "weight_decay": 0.5}
-    plan = make_plan(DeepBasisRegressor(alpha=0.25, beta=4, device="cpu", **given), 100)
-    assert {name: getattr(plan.settings, name) for name in given} == given
-    assert plan.pairs == [(0.25, 4.0)]
+    candidate = network(100, alpha=0.25, beta=4, **given)
+    assert {name: getattr(candidate.settings, name) for name in given} == given
+    assert candidate.weights == ((0.25, 4.0),)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_precision_asked_for_is_the_models_own(dtype: str) -> None:
     X, y = easy(60)
     model = small(dtype=dtype).fit(X, y)
-    assert {parameter.dtype for parameter in model.models_[0].parameters()} == {getattr(torch, dtype)}
+    assert {parameter.dtype for parameter in model.fitted_.models[0].parameters()} == {getattr(torch, dtype)}
     assert model.predict(X).dtype == np.float64
 
 

@@ -1,19 +1,14 @@
 """Memory: sizes as people write them, and what is made of a limit."""
 
 import pytest
-from deepbasis.budget import Budget, fits_in_memory, parse_memory, words
 
-from deepbasis import budget
 from deepbasis.errors import InputError
+from deepbasis.fitting.budget import Budget, Machine, fits_in_memory, parse_memory, words
 
 MIB = 2**20
 
 
-@pytest.fixture
-def process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of 400 MiB on a machine with 16 GiB to give."""
-    monkeypatch.setattr(budget, "_resident", lambda: 400 * MIB)
-    monkeypatch.setattr(budget, "available", lambda: 16 * 2**30)
+MACHINE = Machine(free=16 * 2**30, taken=400 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +34,11 @@ def test_words():
     assert words(1) == "1 MiB"
 
 
-def test_what_is_held_at_a_time_fits_into_the_limit(process):
+def test_what_is_held_at_a_time_fits_into_the_limit():
     for limit in (500 * MIB, 2**30, 2 * 2**30, 64 * 2**30):
         for columns, width in ((1, 1), (10, 13), (300, 2000)):
             left = limit - 400 * MIB
-            sizes = Budget.of(limit).sizes(8 * columns, columns, width + 1, 4, mixing=True)
+            sizes = Budget.of(limit, machine=MACHINE).sizes(8 * columns, columns, width + 1, 4, mixing=True)
             blocks = sizes.block_rows * (16 * columns + 16 * columns + 5 * 4 * (width + 1))
             buffer = sizes.buffer_rows * 4 * (width + 1)
             assert sizes.block_rows == 1024 or blocks <= left / 8
@@ -51,56 +46,56 @@ def test_what_is_held_at_a_time_fits_into_the_limit(process):
             assert sizes.buffer_rows >= sizes.block_rows >= 1024
 
 
-def test_what_is_taken_is_not_given_twice(process):
-    free, taken = (Budget.of(2**30, taken).sizes(80, 10, 14, 4, mixing=True) for taken in (0, 400 * MIB))
+def test_what_is_taken_is_not_given_twice():
+    free, taken = (Budget.of(2**30, taken, MACHINE).sizes(80, 10, 14, 4, mixing=True) for taken in (0, 400 * MIB))
     assert taken.buffer_rows < 0.25 * free.buffer_rows
-    assert Budget.of(2**30).members_at_a_time(8, 10 * MIB) == 8
-    assert Budget.of(2**30).members_at_a_time(80, 10 * MIB) == (1024 - 512) // 3 // 10
-    assert Budget.of(2**30).members_at_a_time(80, 2**40) == 1
+    assert Budget.of(2**30, machine=MACHINE).members_at_a_time(8, 10 * MIB) == 8
+    assert Budget.of(2**30, machine=MACHINE).members_at_a_time(80, 10 * MIB) == (1024 - 512) // 3 // 10
+    assert Budget.of(2**30, machine=MACHINE).members_at_a_time(80, 2**40) == 1
 
 
 @pytest.mark.parametrize("memory", [700 * MIB, 2**30, 8 * 2**30])
-def test_the_same_limit_gives_the_same_sizes_whatever_the_process_holds(monkeypatch, memory):
+def test_the_same_limit_gives_the_same_sizes_whatever_the_process_holds(memory):
     found = []
     for resident in (200 * MIB, 317 * MIB + 4096, 450 * MIB):
-        monkeypatch.setattr(budget, "_resident", lambda resident=resident: resident)
-        given = Budget.of(memory, 50 * MIB)
+        given = Budget.of(memory, 50 * MIB, Machine(free=16 * 2**30, taken=resident))
         found.append((given.sizes(800, 100, 120, 4, mixing=True), given.members_at_a_time(80, MIB)))
     assert found[0] == found[1] == found[2]
 
 
-def test_without_a_limit_the_sizes_do_not_follow_what_is_free_from_moment_to_moment(process, monkeypatch):
-    found = set()
-    for free in (9 * 2**30, 11 * 2**30 + 12345, 15 * 2**30):
-        monkeypatch.setattr(budget, "available", lambda free=free: free)
-        found.add(Budget.of(None, 50 * MIB).sizes(8_000, 1_000, 1_200, 4, mixing=True))
+def test_without_a_limit_the_sizes_do_not_follow_what_is_free_from_moment_to_moment():
+    def sizes(free):
+        machine = Machine(free=free, taken=400 * MIB)
+        return Budget.of(None, 50 * MIB, machine).sizes(8_000, 1_000, 1_200, 4, mixing=True)
+
+    found = {sizes(free) for free in (9 * 2**30, 11 * 2**30 + 12345, 15 * 2**30)}
     assert len(found) == 1
-    monkeypatch.setattr(budget, "available", lambda: 2**30)
-    assert Budget.of(None, 50 * MIB).sizes(8_000, 1_000, 1_200, 4, mixing=True) not in found
+    assert sizes(2**30) not in found
 
 
-def test_sizes_that_do_not_fit_beside_a_large_process_are_refused(monkeypatch):
+def test_sizes_that_do_not_fit_beside_a_large_process_are_refused():
     """They are not made smaller: another order of the rows is another fit. What the message asks for is enough."""
-    monkeypatch.setattr(budget, "_resident", lambda: 900 * MIB)
+    large = Machine(free=16 * 2**30, taken=900 * MIB)
     wide = (8_000, 1_000, 1_200, 4)
-    Budget.of(2**30).sizes(*wide)  # the blocks alone fit
+    Budget.of(2**30, machine=large).sizes(*wide)  # the blocks alone fit
     with pytest.raises(InputError, match=r"memory of 1.0 GiB is too little: .* give at least 1.2 GiB"):
-        Budget.of(2**30).sizes(*wide, mixing=True)
-    Budget.of(parse_memory("1.2GiB")).sizes(*wide, mixing=True)
+        Budget.of(2**30, machine=large).sizes(*wide, mixing=True)
+    Budget.of(parse_memory("1.2GiB"), machine=large).sizes(*wide, mixing=True)
 
 
-def test_too_little_is_said_at_once_with_what_is_needed(process):
+def test_too_little_is_said_at_once_with_what_is_needed():
     with pytest.raises(InputError, match=r"memory of 300 MiB is too little: 400 MiB are taken.*give at least 528 MiB"):
-        Budget.of(300 * MIB)
+        Budget.of(300 * MIB, machine=MACHINE)
 
 
-def test_what_fits_is_fitted_in_memory(process):
-    assert fits_in_memory(10**6, 80, None)  # 480 MB of 8 GiB
-    assert not fits_in_memory(10**6, 80, 500 * MIB)
-    assert fits_in_memory(10**6, 80, 900 * MIB)
-    assert not fits_in_memory(10**9, 80, None)
+def test_what_fits_is_fitted_in_memory():
+    assert fits_in_memory(10**6, 80, None, MACHINE)  # 480 MB of 8 GiB
+    assert not fits_in_memory(10**6, 80, 500 * MIB, MACHINE)
+    assert fits_in_memory(10**6, 80, 900 * MIB, MACHINE)
+    assert not fits_in_memory(10**9, 80, None, MACHINE)
 
 
 def test_a_machine_says_what_it_has():
-    assert budget.available() > 2**20
-    assert 2**20 < budget._resident() < 2**40
+    machine = Machine.now()
+    assert machine.free > 2**20
+    assert 2**20 < machine.taken < 2**40

@@ -2,7 +2,6 @@
 
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from deepbasis.recipes import RECIPES
 
-from deepbasis import DeepBasisRegressor, arguments
+from deepbasis import DeepBasisRegressor
+from deepbasis.fitting.recipe import RECIPES
 from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.predictive import GaussianMixture
-from deepbasis.tables.resident import Table
+from support.recipes import recipe
 from support.regressors import Floats, close, easy, small
+from support.splits import Table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -47,8 +47,8 @@ def test_the_scales_are_those_of_the_validation_rows(changes: dict[str, Any]) ->
     plain, model = calibrated_pair(X, y, epochs=20, **changes)
     _, outside = Table(X, y).split(model.validation_fraction)
     assert plain.calibration_ is None
-    assert_scaled(model.calibration_, plain.predict_dist(X), model.predict_dist(X))
-    expected = calibrate(plain.predict_dist(outside.X), torch.from_numpy(outside.y))
+    assert_scaled(model.calibration_, plain.predict_dist(X, as_tensor=True), model.predict_dist(X, as_tensor=True))
+    expected = calibrate(plain.predict_dist(outside.X, as_tensor=True), torch.from_numpy(outside.y))
     close(model.calibration_.scales, expected.scales, rtol=1e-5)
     close(model.calibration_.weights, expected.weights, rtol=1e-5)
     close(model.predict(X), plain.predict(X), atol=1e-12)
@@ -60,18 +60,18 @@ def test_the_scales_are_those_of_the_validation_rows(changes: dict[str, Any]) ->
     assert found == pytest.approx(model.evaluate(outside.X, outside.y), rel=1e-4)
 
 
-def test_auto_calibrates_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_calibrates_as_the_recipe_says() -> None:
     X, y = easy(60)
     off, on = (fit.calibration_ for fit in calibrated_pair(X, y))
     assert on is not None
     for answer, expected in ((False, off), (True, on)):
-        monkeypatch.setattr(arguments, "RECIPES", {"default": replace(RECIPES["default"], calibrate=answer)})
-        assert small().fit(X, y).calibration_ == expected
-        assert small(calibrate=not answer).fit(X, y).calibration_ == (off if answer else on)
+        own = recipe(f"calibrate {answer}", calibrate=answer)
+        assert small(recipe=own).fit(X, y).calibration_ == expected
+        assert small(recipe=own, calibrate=not answer).fit(X, y).calibration_ == (off if answer else on)
 
 
 def test_the_paper_s_recipe_does_not_calibrate_and_the_default_does() -> None:
-    assert {name: recipe.calibrate for name, recipe in RECIPES.items()} == {"default": True, "paper": False}
+    assert (RECIPES["default"].calibrate, RECIPES["paper"].calibrate) == (True, False)
 
 
 def test_a_fit_without_calibration_forgets_an_earlier_one() -> None:
@@ -112,14 +112,16 @@ def test_a_table_in_files_is_calibrated(tmp_path: Path, stream: bool, weight: st
         for calibrate in (False, True)
     )
     assert plain.calibration_ is None
-    assert_scaled(model.calibration_, *(fit.predict_dist(table[["a", "b", "c"]]) for fit in (plain, model)))
+    assert_scaled(
+        model.calibration_, *(fit.predict_dist(table[["a", "b", "c"]], as_tensor=True) for fit in (plain, model))
+    )
 
 
 WORKER = """
 import sys
 from deepbasis import DeepBasisRegressor
-from deepbasis.commands.together import working_together
-with working_together("cpu") as team:
+from deepbasis.cli.common import workers
+with workers("cpu") as team:
     model = DeepBasisRegressor(
         members=2, epochs=3, rank=4, width=4, blocks=1, alpha=0.1, beta=0.1,
         random_state=0, device="cpu", calibrate=True

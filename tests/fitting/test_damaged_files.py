@@ -17,7 +17,7 @@ from deepbasis.engine.members import Member
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.errors import FileFormatError
-from deepbasis.estimator import KIND
+from deepbasis.fitting.fitted import KIND
 from deepbasis.gp.build import build
 from support.model_files import MUTATIONS, mixed, numbers
 

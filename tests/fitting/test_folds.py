@@ -1,32 +1,27 @@
 """Small tables: members that hold out different rows, and what these rows together are for."""
 
-import functools
-import signal
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from deepbasis.estimator import FitWarning
-from deepbasis.planning import folds_of
-from deepbasis.recipes import RECIPES
-from deepbasis.validating import joined, joined_predictions
 from numpy.typing import NDArray
 
-from deepbasis import DeepBasisRegressor, choosing, estimator, planning
-from deepbasis.engine.batches import Rows
+from deepbasis import DeepBasisRegressor
 from deepbasis.errors import NumericalError
+from deepbasis.fitting.held_out import Fold, join_predictions, join_rows
+from deepbasis.fitting.train import Execution
 from deepbasis.gp.calibration import calibrate
 from deepbasis.gp.predictive import GaussianMixture
-from deepbasis.tables.resident import Table
+from support.choosing import kernel, network
+from support.recipes import FEW_STEPS, only, recipe
+from support.runs import Watch, as_model, ctrl_c, fit, power_failure, prepared, watched
+from support.splits import Table
 
 Floats = NDArray[np.float64]
 
-pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def small(**changes: Any) -> DeepBasisRegressor:
@@ -40,18 +35,9 @@ def easy(rows: int = 80, seed: int = 0) -> tuple[Floats, Floats]:
     return X, np.sin(X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=rows)
 
 
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Rows, Rows]]:
-    """The members, the rows to fit and the rows held out of each call of the engine."""
-    genuine = estimator.train
-    seen: list[tuple[Any, Rows, Rows]] = []
-
-    def noted(build: Any, members: Any, data: Rows, validation: Rows, *more: Any, **options: Any) -> Any:
-        seen.append((members, data, validation))
-        return genuine(build, members, data, validation, *more, **options)
-
-    monkeypatch.setattr(estimator, "train", noted)
-    return seen
+def folds_of(model: DeepBasisRegressor, X: Floats, y: Floats, **more: Any) -> list[Fold]:
+    _, plan, data = prepared(model, X, y, **more)
+    return data.folds(plan)
 
 
 def rows_of(table: Table) -> set[tuple[float, ...]]:
@@ -106,77 +92,60 @@ def test_neither_most_rows_nor_a_few_are_held_out(sizes: list[int], held_out: se
 # --- who holds out what
 
 
-@pytest.mark.parametrize(
-    ("changes", "rows", "expected"),
-    [
-        ({}, 2, 4),
-        ({}, 2_000, 4),
-        ({"method": "pp-dkl"}, 100, 4),
-        ({"members": 2}, 100, 4),
-        ({}, 2_001, 1),
-        ({"members": 1}, 100, 1),
-        ({"validation_fraction": 0.1}, 100, 1),
-        ({"method": "sv-rbf"}, 100, 1),
-        ({"recipe": "paper"}, 100, 1),
-    ],
-    ids=str,
-)
-def test_where_members_hold_out_different_rows(changes: dict[str, Any], rows: int, expected: int) -> None:
-    assert folds_of(DeepBasisRegressor(**changes), rows) == expected
-
-
 @pytest.mark.parametrize(("members", "turns"), [(2, [1, 1]), (4, [1, 1, 1, 1]), (6, [2, 2, 1, 1])])
-def test_every_member_has_a_part_of_the_rows_to_hold_out(
-    runs: list[tuple[Any, Rows, Rows]], members: int, turns: list[int]
-) -> None:
+def test_every_member_has_a_part_of_the_rows_to_hold_out(members: int, turns: list[int]) -> None:
     X, y = easy()
-    model = small(members=members).fit(X, y)
-    assert [len(own) for own, _, _ in runs] == turns
-    assert len({member.seed for own, _, _ in runs for member in own}) == members
-    assert len(model.models_) == len(model.history_) == len(model.noise_) == members
-    everything = set(map(tuple, model.preprocessor_.transform(X).tolist()))
-    held_out = [set(map(tuple, outside.x.tolist())) for _, _, outside in runs]
-    for (_, inside, _), outside in zip(runs, held_out, strict=True):
-        assert set(map(tuple, inside.x.tolist())) == everything - outside
+    fitted, watch = watched(small(members=members), X, y)
+    assert [watch.of(part)[0].members for part in range(watch.trainings)] == turns
+    assert len(fitted.models) == len(fitted.history) == len(fitted.noise) == members
+    assert len({round(float(noise), 12) for noise in fitted.noise}) == members
+    everything = set(map(tuple, fitted.preprocessor.transform(X).tolist()))
+    folds = folds_of(small(members=members), X, y)[: len(turns)]
+    held_out = [set(map(tuple, fold.held_out.x.tolist())) for fold in folds]
+    for fold, outside in zip(folds, held_out, strict=True):
+        assert set(map(tuple, fold.data.x.tolist())) == everything - outside
     assert sum(map(len, held_out)) == len(set.union(*held_out)) == pytest.approx(len(y) * len(turns) / 4, abs=1)
 
 
-def test_given_rows_to_validate_on_are_those_of_all(runs: list[tuple[Any, Rows, Rows]]) -> None:
+def test_given_rows_to_validate_on_are_those_of_all() -> None:
     X, y = easy()
-    small().fit(X[:60], y[:60], X_val=X[60:], y_val=y[60:])
-    assert [(len(own), len(inside), len(outside)) for own, inside, outside in runs] == [(4, 60, 20)]
+    given = {"X_val": X[60:], "y_val": y[60:]}
+    assert [(len(fold.data), len(fold.held_out)) for fold in folds_of(small(), X[:60], y[:60], **given)] == [(60, 20)]
+    _, watch = watched(small(), X[:60], y[:60], **given)
+    assert (watch.trainings, watch.reports[0].members) == (1, 4)
 
 
 # --- what the rows held out are for
 
 
 @pytest.mark.parametrize("members", [4, 6])
-def test_all_rows_held_out_calibrate_and_score(runs: list[tuple[Any, Rows, Rows]], members: int) -> None:
+def test_all_rows_held_out_calibrate_and_score(members: int) -> None:
     """Each as it is predicted by the members that have not seen it."""
     X, y = easy()
     model = small(members=members).fit(X, y)
-    everyone = model.models_.copy()
-    lots = []
-    for own, _, outside in runs:
+    folds = folds_of(model, X, y)
+    everyone = list(model.fitted_.models)
+    parts = []
+    for k, fold in enumerate(folds):
         with torch.no_grad():
-            terms = [everyone.pop(0)(outside.x) for _ in own]
-        lots.append(
+            terms = [everyone.pop(0)(fold.held_out.x) for _ in range(k, members, 4)]
+        parts.append(
             GaussianMixture(torch.stack([t.mean for t in terms]), torch.stack([t.var + t.noise for t in terms]))
         )
-    held_out = joined([outside for _, _, outside in runs])
-    predicted = joined_predictions(lots)
+    held_out = join_rows([fold.held_out for fold in folds])
+    predicted = join_predictions(parts)
     expected = calibrate(predicted, held_out.y)
     assert model.calibration_ is not None
     np.testing.assert_allclose(model.calibration_.scales, expected.scales, rtol=1e-6)
-    nll = -expected.apply(predicted).log_prob(held_out.y).mean().item() + np.log(model.target_.scale)
+    nll = -expected.apply(predicted).log_prob(held_out.y).mean().item() + np.log(model.fitted_.target.scale)
     assert model.validation_["nll"] == pytest.approx(nll, rel=1e-6)
 
 
 @pytest.mark.parametrize(("counts", "common"), [([1, 1], 1), ([2, 1], 1), ([3, 2, 3], 2)])
 def test_predictions_of_some_members_each_are_joined_as_they_are(counts: list[int], common: int) -> None:
-    """Of as many members as each lot has."""
+    """Of as many members as each part has."""
     generator = torch.Generator().manual_seed(0)
-    lots = [
+    parts = [
         GaussianMixture(
             torch.randn(count, 5, generator=generator, dtype=torch.float64),
             torch.rand(count, 5, generator=generator, dtype=torch.float64) + 0.1,
@@ -184,28 +153,29 @@ def test_predictions_of_some_members_each_are_joined_as_they_are(counts: list[in
         for count in counts
     ]
     y = torch.linspace(-1, 1, 5, dtype=torch.float64)
-    found = joined_predictions(lots).log_prob(y.repeat(len(counts)))
-    some = [GaussianMixture(lot.means[:common], lot.variances[:common]) for lot in lots]
-    torch.testing.assert_close(found, torch.cat([lot.log_prob(y) for lot in some]))
+    found = join_predictions(parts).log_prob(y.repeat(len(counts)))
+    some = [GaussianMixture(part.means[:common], part.variances[:common]) for part in parts]
+    torch.testing.assert_close(found, torch.cat([part.log_prob(y) for part in some]))
 
 
-def test_a_kernel_is_scored_on_rows_that_its_posterior_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_scored_on_rows_that_its_posterior_has_not_seen() -> None:
     """Against the dense GP given the other rows; and in the end given all."""
-    monkeypatch.setattr(choosing, "is_as_good", lambda *of: True)
     X, y = easy(60)
-    model = small(method="auto").fit(X, y)
+    model = small(method="auto", recipe=FEW_STEPS, learning_rate=1e-9).fit(X, y)
     assert model.method_.startswith("sv-rbf")
-    gp, scale = model.models_[0].double(), model.target_.scale
+    gp, scale = model.fitted_.models[0].double(), model.fitted_.target.scale
 
     def dense(known: Table, new: Floats) -> tuple[Floats, Floats]:
         with torch.no_grad():
-            old, there = (gp.features(torch.from_numpy(model.preprocessor_.transform(x))) for x in (known.X, new))
+            old, there = (
+                gp.features(torch.from_numpy(model.fitted_.preprocessor.transform(x))) for x in (known.X, new)
+            )
             Sigma = old.phi @ old.phi.mT + gp.noise() * torch.eye(len(known.y), dtype=torch.float64)
             k = there.phi @ old.phi.mT
-            target = torch.from_numpy(model.target_.transform(known.y)) - gp.mean
+            target = torch.from_numpy(model.fitted_.target.transform(known.y)) - gp.mean
             mean = gp.mean + k @ torch.linalg.solve(Sigma, target)
             var = there.prior_var - (k @ torch.linalg.inv(Sigma) * k).sum(-1) + there.correction + gp.noise()
-        return mean.numpy() * scale + model.target_.mean, var.numpy() * scale**2
+        return mean.numpy() * scale + model.fitted_.target.mean, var.numpy() * scale**2
 
     told = [(dense(inside, outside.X), outside.y) for inside, outside in Table(X, y).folds(4)]
     nll = [0.5 * ((z - mean) ** 2 / var + np.log(2.0 * np.pi * var)) for (mean, var), z in told]
@@ -221,24 +191,23 @@ def test_members_differ_and_a_seed_decides_them(state: Any) -> None:
         small(random_state=np.random.RandomState(3) if state == "RandomState" else state).fit(X, y) for _ in range(2)
     )
     assert np.array_equal(one.predict(X), other.predict(X)) == (state is not None)
-    assert len({model.noise().item() for model in one.models_}) == 4
+    assert len({model.noise().item() for model in one.fitted_.models}) == 4
 
 
-def test_a_dnn_has_the_variance_of_rows_that_it_has_not_seen(runs: list[tuple[Any, Rows, Rows]]) -> None:
+def test_a_dnn_has_the_variance_of_rows_that_it_has_not_seen() -> None:
     X, y = easy()
     model = small(method="dnn", calibrate=False).fit(X, y)
-    for one, (_, _, outside) in zip(model.models_, runs, strict=True):
+    for one, fold in zip(model.fitted_.models, folds_of(model, X, y), strict=True):
         with torch.no_grad():
-            left = (outside.y - one(outside.x).mean).square().mean()
+            left = (fold.held_out.y - one(fold.held_out.x).mean).square().mean()
         assert one.noise().item() == pytest.approx(float(left), rel=1e-5)
 
 
-def test_a_fit_of_all_steps_has_several_passes_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_of_all_steps_has_several_passes_an_epoch() -> None:
     """As the default does it, but for their number."""
-    recipe = replace(RECIPES["default"], small_steps=100, epochs=1)
-    monkeypatch.setattr(planning, "RECIPES", {"default": recipe})
+    few = recipe("a hundred steps", small_steps=100, epochs=1)
     X, y = easy(200)
-    model = small(epochs="auto", learning_rate="auto").fit(X, y)
+    model = small(epochs="auto", learning_rate="auto", recipe=few).fit(X, y)
     assert {len(history["validation"]) for history in model.history_} == {10}
     assert model.validation_["nll"] < model.validation_["nll_constant"] - 0.1
     assert model.evaluate(*easy(200, 1))["nll"] < model.validation_["nll"] + 0.2
@@ -247,85 +216,62 @@ def test_a_fit_of_all_steps_has_several_passes_an_epoch(monkeypatch: pytest.Monk
 # --- what goes wrong
 
 
-def test_a_kernel_that_cannot_predict_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*arguments: Any) -> None:
-        raise NumericalError("not positive")
+def test_a_kernel_that_cannot_predict_is_passed_over() -> None:
+    """Its features are spoilt when its training has ended, after those of the four networks."""
+    factor = [1.0]
 
-    monkeypatch.setattr(choosing, "leave_out", failing)
-    assert small(method="auto").fit(*easy()).method_ == "dbk-silu"
+    def spoil() -> None:
+        factor[0] = float("nan")
+
+    failing = kernel("sv-cannot-predict", lambda: factor[0])
+    model = small(method="auto", recipe=only(failing), learning_rate=1e-9)
+    assert fit(model, *easy(), Execution()).architecture.method == failing
+    assert fit(model, *easy(), Execution(progress=Watch(4, 10, spoil))).architecture.method == "dbk-silu"
 
 
-def test_a_second_ctrl_c_ends_it_at_once(pressing: Callable[..., Any]) -> None:
+def test_a_second_ctrl_c_ends_it_at_once() -> None:
     """Only an interrupt that the engine has waited for leaves a model."""
 
     def abrupt() -> None:
         raise KeyboardInterrupt
 
-    pressing(2, 3, abrupt)
     with pytest.raises(KeyboardInterrupt):
-        small(verbose=True).fit(*easy())
+        fit(small(), *easy(), Execution(progress=Watch(2, 3, abrupt)))
 
 
-def test_a_part_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_fails_is_left_out() -> None:
     X, y = easy()
-    genuine, calls = DeepBasisRegressor._train, []
-
-    def failing(self: DeepBasisRegressor, *arguments: Any) -> Any:
-        calls.append(True)
-        if len(calls) in bad:
-            raise NumericalError("no member could be trained: tried")
-        return genuine(self, *arguments)
-
-    monkeypatch.setattr(DeepBasisRegressor, "_train", failing)
-    bad = {1, 3}
-    model = small().fit(X, y)
-    assert len(model.models_) == len(model.history_) == 2
+    model = small(method=network("half-failing", 0.5)).fit(X, y)
+    assert 0 < len(model.fitted_.models) == len(model.history_) < 4
     assert np.isfinite(model.predict(X)).all()
-    calls.clear()
-    bad = {1, 2, 3, 4}
-    with pytest.raises(NumericalError, match="tried"):
-        small().fit(X, y)
-
-
-def ctrl_c() -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
-def power_failure() -> None:
-    raise RuntimeError("the power failed")
+    with pytest.raises(NumericalError, match="no member could be trained"):
+        small(method=network("all-failing", 1.0)).fit(X, y)
 
 
 @pytest.mark.parametrize("part", [0, 2])
-def test_an_interrupt_leaves_the_parts_so_far(pressing: Callable[..., Any], part: int) -> None:
-    bar = pressing(part, 3, ctrl_c)
+def test_an_interrupt_leaves_the_parts_so_far(part: int) -> None:
+    watch = Watch(part, 3, ctrl_c)
     X, y = easy()
-    with pytest.warns(FitWarning, match="interrupted") as seen:
-        model = small(method="auto", verbose=True).fit(X, y)
-    assert len([warning for warning in seen if "interrupted" in str(warning.message)]) == 1
-    assert bar.begun == part
-    assert model.method_ == "dbk-silu"
-    assert [len(history["validation"]) for history in model.history_] == [12] * part + [3]
-    assert np.isfinite(model.predict(X, True)).all()
+    fitted = fit(small(method="auto", recipe=FEW_STEPS), X, y, Execution(progress=watch))
+    assert len([text for text in fitted.warnings if "interrupted" in text]) == 1
+    assert watch.trainings == part + 1
+    assert fitted.architecture.method == "dbk-silu"
+    assert [len(history["validation"]) for history in fitted.history] == [12] * part + [3]
+    assert np.isfinite(as_model(fitted).predict(X, True)).all()
 
 
 @pytest.mark.parametrize("part", [0, 2])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pressing: Callable[..., Any], part: int
-) -> None:
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, part: int) -> None:
     """Each part has a checkpoint of its own: of those that had ended nothing is done twice."""
-    monkeypatch.setattr(estimator, "train", functools.partial(estimator.train, checkpoint_seconds=0.0))
     X, y = easy()
-    table = pd.DataFrame(X, columns=["a", "b", "c"])
-    table.assign(y=y).to_parquet(tmp_path / "t.parquet")
-    expected = small().fit(table, y)
-    arguments = {"stream": False, "checkpoint": tmp_path / "c"}
-    pressing(part, 5, power_failure)
+    expected = small().fit(X, y)
+    kept = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0.0}
     with pytest.raises(RuntimeError, match="power"):
-        small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
-    bar = pressing()
-    resumed = small(verbose=True).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
-    np.testing.assert_array_equal(resumed.predict(table, True), expected.predict(table, True))
-    assert resumed.validation_ == expected.validation_
-    assert [epoch for begun, epoch in bar.seen if begun == part] == list(range(5, 13))
-    assert not [epoch for begun, epoch in bar.seen if begun < part]
-    assert {file.name for file in tmp_path.iterdir()} == {"t.parquet", "c.1", "c.2", "c.3", "c.4"}
+        fit(small(), X, y, Execution(**kept, progress=Watch(part, 5, power_failure)))
+    watch = Watch()
+    resumed = fit(small(), X, y, Execution(**kept, progress=watch))
+    np.testing.assert_array_equal(as_model(resumed).predict(X, True), expected.predict(X, True))
+    assert resumed.validation == expected.validation_
+    assert [report.epoch for report in watch.of(0)] == list(range(5, 13))
+    assert watch.trainings == 4 - part
+    assert {file.name for file in tmp_path.iterdir()} == {"c.1", "c.2", "c.3", "c.4"}

@@ -1,23 +1,23 @@
 """A shallow kernel finds how little noise there is."""
 
 import math
-import warnings
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from deepbasis.estimator import FitWarning
-from deepbasis.recipes import RECIPES
 
-from deepbasis import DeepBasisRegressor, estimator, planning
-from deepbasis.errors import NumericalError, UnfinishedError
+from deepbasis import DeepBasisRegressor
+from deepbasis.fitting.fitted import Fitted
+from deepbasis.fitting.train import Execution
 from support.choosing import Floats
+from support.recipes import recipe
+from support.runs import Watch, ctrl_c, fit, power_failure, watched
 
-pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
-
-KERNEL = {"method": "sv-rbf", "objective": "mml", "members": 1, "random_state": 0, "device": "cpu"}
+KERNEL = {"method": "sv-rbf", "objective": "mml", "members": 1, "random_state": 0, "device": "cpu", "rank": 16}
+FORTY_STEPS = recipe("forty exact steps", exact_steps=40)
 
 
 def experiment(noise: float) -> tuple[Floats, Floats]:
@@ -28,45 +28,46 @@ def experiment(noise: float) -> tuple[Floats, Floats]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("noise", "trainings"), [(0.003, 2), (0.3, 1)])
-def test_a_kernel_finds_how_little_noise_there_is(
-    monkeypatch: pytest.MonkeyPatch, runs: list[dict[str, Any]], noise: float, trainings: int
-) -> None:
+def test_a_kernel_finds_how_little_noise_there_is(noise: float, trainings: int) -> None:
     """A computer experiment: the noise starts at half of what a line leaves, thousands of times too large."""
-    monkeypatch.setattr(planning, "RECIPES", RECIPES)
-    model = DeepBasisRegressor(**KERNEL, rank=64, dtype="float32").fit(*experiment(noise))
-    assert math.sqrt(model.noise_[0]) == pytest.approx(noise, rel=0.5)
-    assert len(runs) == trainings
+    model = DeepBasisRegressor(**{**KERNEL, "rank": 64}, dtype="float32")
+    fitted, watch = watched(model, *experiment(noise))
+    assert math.sqrt(fitted.noise[0]) == pytest.approx(noise, rel=0.5)
+    assert watch.trainings == trainings
+
+
+def test_where_the_noise_still_falls_it_is_trained_again_with_a_faster_rate() -> None:
+    fitted, watch = watched(DeepBasisRegressor(**KERNEL, recipe=FORTY_STEPS), *experiment(0.0))
+    assert watch.trainings == 2
+    slow = watched(DeepBasisRegressor(**KERNEL, epochs=40, recipe=FORTY_STEPS), *experiment(0.0))[0]
+    assert fitted.noise[0] < 0.5 * slow.noise[0]
 
 
 @pytest.mark.parametrize(
-    "changes", [{"epochs": 30}, {"recipe": "paper", "epochs": 30}, {"method": "dbk-silu"}], ids=str
+    "changes", [{"epochs": 30}, {"recipe": "paper", "epochs": 30}, {"method": "dbk-silu", "objective": None}], ids=str
 )
-def test_nothing_else_is_trained_twice(runs: list[dict[str, Any]], changes: dict[str, Any]) -> None:
+def test_nothing_else_is_trained_twice(changes: dict[str, Any]) -> None:
     """Neither where the number of steps was asked for, nor a network, nor as the paper does it."""
-    DeepBasisRegressor(**{**KERNEL, "rank": 8, "width": 8, **changes}).fit(*experiment(0.0))
-    assert len(runs) == 1
+    sizes = {"rank": 8, "width": 8, "blocks": 1, "epochs": 3}
+    _, watch = watched(DeepBasisRegressor(**{**KERNEL, **sizes, **changes}), *experiment(0.0))
+    assert watch.trainings == 1
 
 
-@pytest.mark.parametrize("bad", [UnfinishedError("Ctrl-C"), NumericalError("NaN"), "interrupted", "failed"], ids=str)
-def test_a_second_training_that_does_not_end_well_is_as_none(monkeypatch: pytest.MonkeyPatch, bad: Any) -> None:
-    monkeypatch.setattr(planning, "RECIPES", {"default": replace(RECIPES["default"], exact_steps=40)})
-    X, y = experiment(0.0)
-    genuine, calls = estimator.train, []
+@pytest.mark.parametrize(("epoch", "act"), [(1, ctrl_c), (20, ctrl_c)], ids=["at once", "halfway"])
+def test_a_second_training_that_is_interrupted_is_as_none(epoch: int, act: Callable[[], None]) -> None:
+    model = DeepBasisRegressor(**KERNEL, recipe=FORTY_STEPS)
+    first = watched(DeepBasisRegressor(**KERNEL, epochs=40, recipe=FORTY_STEPS), *experiment(0.0))[0]
+    watch = Watch(1, epoch, act)
+    fitted: Fitted = fit(model, *experiment(0.0), Execution(progress=watch))
+    assert watch.trainings == 2
+    assert fitted.interrupted
+    np.testing.assert_array_equal(fitted.history[0]["noise"], first.history[0]["noise"])
 
-    def trained(*given: Any, **more: Any) -> Any:
-        outcomes = genuine(*given, **more)
-        calls.append(outcomes)
-        if len(calls) == 1:
-            return outcomes
-        if isinstance(bad, BaseException):
-            raise bad
-        return [replace(outcome, status=bad) for outcome in outcomes]
 
-    monkeypatch.setattr(estimator, "train", trained)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)
-        model = DeepBasisRegressor(**KERNEL).fit(X, y)
-    assert len(calls) == 2
-    first, second = (one[0].history["noise"].numpy() for one in calls)
-    np.testing.assert_array_equal(model.history_[0]["noise"], first)
-    assert second[-1] < first[-1]
+def test_what_a_second_training_raises_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="power"):
+        fit(
+            DeepBasisRegressor(**KERNEL, recipe=FORTY_STEPS),
+            *experiment(0.0),
+            Execution(progress=Watch(1, 2, power_failure)),
+        )

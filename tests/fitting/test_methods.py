@@ -22,8 +22,8 @@ def test_every_method_predicts_a_distribution_no_narrower_than_its_noise(method:
     assert model.calibration_ is not None
     noise = np.outer(model.calibration_.scales, model.noise_).ravel()
     assert (std**2 >= model.calibration_.mean_scale * model.noise_.mean() * (1 - 1e-9)).all()
-    assert (model.predict_dist(X).variances.numpy() >= noise[:, None] * (1 - 1e-9)).all()
-    assert len(model.models_) == 2
+    assert (model.predict_dist(X, as_tensor=True).variances.numpy() >= noise[:, None] * (1 - 1e-9)).all()
+    assert len(model.fitted_.models) == 2
 
 
 @pytest.mark.parametrize("method", ["dbk-silu", "dnn"])

@@ -7,12 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from deepbasis.planning import make_plan
 from scipy import stats
 from scipy.special import logsumexp
 from sklearn.metrics import r2_score
 
-from deepbasis import predictions
 from deepbasis.errors import InputError
 from support.regressors import Fitted, close, easy, small
 
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_mean_and_std_are_those_of_the_distribution(fitted: Fitted) -> None:
     mean, std = fitted.model.predict(fitted.X, return_std=True)
-    dist = fitted.model.predict_dist(fitted.X)
+    dist = fitted.model.predict_dist(fitted.X, as_tensor=True)
     np.testing.assert_array_equal(mean, fitted.model.predict(fitted.X))
     assert dist.weights is not None
     means, shares = dist.means.numpy(), dist.weights.numpy()
@@ -37,7 +35,7 @@ def test_an_interval_is_a_pair_of_quantiles(fitted: Fitted, coverage: float) -> 
     close(np.stack([lower, upper], 1), quantiles[:, [0, 2]], rtol=1e-9, atol=1e-9)
     assert (np.diff(quantiles, axis=1) > 0).all()
     dist = fitted.model.predict_dist(fitted.X)
-    close(dist.cdf(torch.from_numpy(upper)) - dist.cdf(torch.from_numpy(lower)), coverage, rtol=1e-6)
+    close(dist.cdf(upper) - dist.cdf(lower), coverage, rtol=1e-6)
 
 
 def test_one_level_is_one_column(fitted: Fitted) -> None:
@@ -72,7 +70,7 @@ def test_functions_are_the_same_at_every_call_and_in_pieces(fitted: Fitted) -> N
 def test_functions_have_the_mean_and_the_noise_free_variance(fitted: Fitted) -> None:
     n, X = 1600, fitted.X[:30]
     draws = fitted.model.sample_functions(n, random_state=0)(X)
-    dist = fitted.model.predict_dist(X)
+    dist = fitted.model.predict_dist(X, as_tensor=True)
     calibration = fitted.model.calibration_
     assert calibration is not None
     assert abs(math.log(calibration.mean_scale)) > 0.1
@@ -86,7 +84,7 @@ def test_functions_have_the_mean_and_the_noise_free_variance(fitted: Fitted) -> 
 def test_evaluate_equals_the_metrics_by_hand(fitted: Fitted) -> None:
     X, y = easy(80, seed=5)
     found = fitted.model.evaluate(X, y)
-    dist = fitted.model.predict_dist(X)
+    dist = fitted.model.predict_dist(X, as_tensor=True)
     assert dist.weights is not None
     means, stds, shares = dist.means.numpy(), dist.variances.sqrt().numpy(), dist.weights.numpy()
     error = y - fitted.model.predict(X)
@@ -108,7 +106,7 @@ def test_evaluate_equals_the_metrics_by_hand(fitted: Fitted) -> None:
 
 def test_the_target_s_units_do_not_matter() -> None:
     X, y = easy()
-    assert make_plan(small(), len(X)).settings.dtype == torch.float64
+    assert small().plan(X, y).candidates[0].settings.dtype == torch.float64
     one, other = small(epochs=20).fit(X, y), small(epochs=20).fit(X, 1000 * y + 5)
     mean, std = one.predict(X, return_std=True)
     mean_other, std_other = other.predict(X, return_std=True)
@@ -121,21 +119,17 @@ def test_the_target_s_units_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 120, 121])
-def test_rows_in_pieces_are_predicted_like_all_at_once(
-    fitted: Fitted, monkeypatch: pytest.MonkeyPatch, rows: int
-) -> None:
-    whole = [fitted.model.predict(fitted.X, return_std=True), fitted.of_table.predict(fitted.table, return_std=True)]
-    monkeypatch.setattr(predictions, "_PREDICT_ROWS", rows)
-    parts = [fitted.model.predict(fitted.X, return_std=True), fitted.of_table.predict(fitted.table, return_std=True)]
-    close(parts, whole, rtol=1e-10, atol=1e-12)
+def test_rows_in_pieces_are_predicted_like_all_at_once(fitted: Fitted, rows: int) -> None:
+    for model, X in ((fitted.model, fitted.X), (fitted.of_table, fitted.table)):
+        parts = model.fitted_.predict(X, rows=rows)
+        close([parts.mean, parts.std], model.predict(X, return_std=True), rtol=1e-10, atol=1e-12)
 
 
-def test_a_bad_row_far_down_is_named_by_its_place_in_the_table(fitted: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "_PREDICT_ROWS", 10)
+def test_a_bad_row_far_down_is_named_by_its_place_in_the_table(fitted: Fitted) -> None:
     X = fitted.X.copy()
     X[25, 1] = np.inf
     with pytest.raises(InputError, match=r"column 1 has 1 infinite.*row 25\b"):
-        fitted.model.predict(X)
+        fitted.model.fitted_.predict(X, rows=10)
 
 
 @pytest.mark.parametrize(("ids", "quantiles"), [(["mean"], []), ([], [0.1, 0.1]), (["k", "k"], [])])

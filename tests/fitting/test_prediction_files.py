@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +13,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from deepbasis import DeepBasisRegressor, budget, storage
+from deepbasis import DeepBasisRegressor
 from deepbasis.errors import FileFormatError, InputError
-from deepbasis.tables.predictions import PredictionColumns
+from deepbasis.fitting.files import part_files, predict_file
+from deepbasis.tables.predictions import PredictionColumns, open_inputs
 
-pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")
 
 LENGTHS = (120, 40, 0, 90)
 
@@ -107,9 +109,8 @@ def test_a_category_of_a_csv_is_its_text_and_an_id_too(tmp_path):
     assert told["key"].fillna("").tolist() == new["key"].tolist()
     assert told["zip"].tolist() == new["zip"].tolist()
     assert told["size"].tolist() == [repr(float(size)) for size in new["size"]]
-    model.predict_file(
-        tmp_path / "new" / "a.csv", tmp_path / "one.parquet", PredictionColumns(), ["key", "zip", "size"]
-    )
+    ids = ["key", "zip", "size"]
+    predict_file(model.fitted_, tmp_path / "new" / "a.csv", str(tmp_path / "one.parquet"), PredictionColumns(), ids=ids)
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "one.parquet"), told[:3])
 
 
@@ -122,7 +123,7 @@ def test_categories_that_were_numbers_are_found_by_their_value(tmp_path, cells):
     written = train["shop"].astype(object)
     written = written.astype(str).str.lower() if True in cells else written.astype(float)
     train.assign(shop=written).to_csv(tmp_path / "t.csv", index=False)
-    model.predict_file(tmp_path / "t.csv", tmp_path / "out.parquet", PredictionColumns())
+    predict_file(model.fitted_, tmp_path / "t.csv", str(tmp_path / "out.parquet"), PredictionColumns())
     expected = model.predict(train[["size", "shop"]])
     np.testing.assert_allclose(pd.read_parquet(tmp_path / "out.parquet")["mean"], expected, rtol=1e-9)
 
@@ -133,25 +134,18 @@ def test_columns_by_place_are_text_where_they_were(tmp_path):
     model.fit(train[["size", "zip"]].set_axis([0, 1], axis=1), train["price"])
     new = train[["order", "size", "zip"]][train["zip"] != "K1"]
     new.to_csv(tmp_path / "t.csv", index=False)
-    model.predict_file(tmp_path / "t.csv", tmp_path / "out.parquet", PredictionColumns(), ["order"])
+    predict_file(model.fitted_, tmp_path / "t.csv", str(tmp_path / "out.parquet"), PredictionColumns(), ids=["order"])
     expected = model.predict(new[["size", "zip"]].set_axis([0, 1], axis=1))
     np.testing.assert_allclose(pd.read_parquet(tmp_path / "out.parquet")["mean"], expected, rtol=1e-9)
 
 
-def test_rows_are_predicted_a_block_at_a_time(model, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(budget, "_BLOCK_ROWS", (16, 16))
-    seen: list[int] = []
-    predict = model.ensemble_.predict
-
-    def noted(x: Any) -> Any:
-        seen.append(len(x))
-        return predict(x)
-
-    monkeypatch.setattr(model.ensemble_, "predict", noted)
-    model.predict_dataset(folder, tmp_path / "out")
-    assert max(seen) == 16
-    assert sum(seen) == sum(LENGTHS)
-    told = pd.read_parquet(tmp_path / "out" / "part-0.parquet")
+def test_rows_are_predicted_a_block_at_a_time(model, folder, tmp_path):
+    columns, seen = PredictionColumns(), []
+    source = open_inputs(folder, model.fitted_.preprocessor, [])
+    parts = replace(part_files(model.fitted_, source, columns, progress=seen.append), block_rows=16)
+    parts.write(0, tmp_path / "out.parquet")
+    assert (max(seen), sum(seen)) == (16, 120)
+    told = pd.read_parquet(tmp_path / "out.parquet")
     np.testing.assert_allclose(told["mean"], model.predict(frame(120, 0)[["size", "colour"]]), rtol=1e-9)
 
 
@@ -203,11 +197,11 @@ def test_a_model_of_an_array_takes_columns_by_place(tmp_path):
     X = np.random.default_rng(0).normal(size=(60, 2))
     model = DeepBasisRegressor(method="dbk-silu", epochs=2, members=1, rank=4, width=4, random_state=0).fit(X, X[:, 0])
     pd.DataFrame(X, columns=["a", "b"]).assign(k=range(60)).to_parquet(tmp_path / "t.parquet", index=False)
-    model.predict_file(tmp_path / "t.parquet", tmp_path / "out.parquet", PredictionColumns(), ["k"])
+    predict_file(model.fitted_, tmp_path / "t.parquet", str(tmp_path / "out.parquet"), PredictionColumns(), ids=["k"])
     told = pd.read_parquet(tmp_path / "out.parquet")
     np.testing.assert_allclose(told["mean"], model.predict(X), rtol=1e-9)
     with pytest.raises(InputError, match=r"t.parquet' has 3 columns beside .*array of 2 without names"):
-        model.predict_file(tmp_path / "t.parquet", tmp_path / "other.parquet", PredictionColumns())
+        predict_file(model.fitted_, tmp_path / "t.parquet", str(tmp_path / "other.parquet"), PredictionColumns())
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
@@ -224,7 +218,7 @@ def test_a_full_disk_keeps_the_parts_that_are_whole(model, folder, tmp_path, mon
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return original(*arguments, **more)
 
-    place, name = (storage.os, "fsync") if where == "sync" else (parquet.ParquetWriter, "write_table")
+    place, name = (os, "fsync") if where == "sync" else (parquet.ParquetWriter, "write_table")
     original = getattr(place, name)
     with monkeypatch.context() as patch:
         patch.setattr(place, name, full)

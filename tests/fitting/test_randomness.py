@@ -43,5 +43,5 @@ def test_a_random_state_moves_on_and_its_members_differ(fitted: Fitted) -> None:
     state = np.random.RandomState(3)
     one, two = (small(random_state=state).fit(fitted.X, fitted.y) for _ in range(2))
     assert not np.allclose(one.predict(fitted.X), two.predict(fitted.X))
-    means = one.predict_dist(fitted.X).means
+    means = one.predict_dist(fitted.X, as_tensor=True).means
     assert not torch.allclose(means[0], means[1])

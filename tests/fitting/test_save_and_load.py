@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from deepbasis.estimator import KIND
-from deepbasis.persistence import fingerprint
 
-from deepbasis import DeepBasisRegressor, choosing, storage
+from deepbasis import DeepBasisRegressor, storage
 from deepbasis.errors import FileFormatError
+from deepbasis.fitting.fitted import KIND
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.methods import METHODS
-from support.model_files import FIXTURES, Metadata, as_table, assert_same, mixed, numbers, small
+from support.choosing import TAKING
+from support.model_files import Metadata, assert_same, forged, mixed, numbers, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,22 +56,21 @@ def test_other_settings_are_loaded_as_they_were_saved(path: Path, changes: Metad
     assert_same(model, DeepBasisRegressor.load(path), X)
 
 
-@pytest.mark.usefixtures("few_exact_steps")
 @pytest.mark.parametrize("chosen", ["dbk-silu", "sv-rbf", "sv-rbf-linear"])
-def test_what_auto_has_chosen_is_loaded(path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+def test_what_auto_has_chosen_is_loaded(path: Path, chosen: str) -> None:
     """The file says both what was asked for and what it came to, and predicts as the latter."""
-    monkeypatch.setattr(choosing, "bic", lambda kernel, data: float(kernel.method_ != chosen))
-    monkeypatch.setattr(choosing, "is_as_good", lambda *of: chosen != "dbk-silu")
     X, y = numbers()
-    model = small(method="auto", blocks=2).fit(X, y)
+    model = small(**{"method": "auto", "blocks": 2, **TAKING[chosen]}).fit(X, y)
+    assert model.method_ == chosen
     model.save(path)
     loaded = DeepBasisRegressor.load(path)
-    assert (loaded.method, loaded.method_, len(loaded.models_)) == ("auto", chosen, 2 if chosen == "dbk-silu" else 1)
+    members = 2 if chosen == "dbk-silu" else 1
+    assert (loaded.method, loaded.method_, len(loaded.fitted_.models)) == ("auto", chosen, members)
     assert_same(model, loaded, X)
     loaded.save(path.with_name("again"))
     assert path.with_name("again").read_bytes() == path.read_bytes()
     _, metadata = storage.load(path, KIND)
-    assert (metadata["method"], metadata["parameters"]["method"]) == (chosen, "auto")
+    assert (metadata["architecture"]["method"], metadata["spec"]["method"]) == (chosen, "auto")
 
 
 def test_what_comes_before_the_network_is_loaded(path: Path) -> None:
@@ -82,13 +81,9 @@ def test_what_comes_before_the_network_is_loaded(path: Path) -> None:
     model.save(path)
     assert_same(model, DeepBasisRegressor.load(path), X[:50])
     tensors, metadata = storage.load(path, KIND)
-    assert metadata["embedding"] == "fourier"
-    for changes, says in (
-        ({"embedding": "none"}, "parameters are not those"),
-        ({"embedding": "waves"}, "embedding"),
-        ({"parameters": {**metadata["parameters"], "embedding": "none"}}, "its embedding is 'none'"),
-    ):
-        storage.save(path, KIND, tensors, {**metadata, **changes})
+    assert metadata["architecture"]["embedding"] == "fourier"
+    for embedding, says in (("none", "parameters are not those"), ("waves", "waves")):
+        storage.save(path, KIND, tensors, forged(metadata, embedding=embedding))
         with pytest.raises(FileFormatError, match=says):
             DeepBasisRegressor.load(path)
 
@@ -101,66 +96,57 @@ def test_a_line_of_half_of_the_members_is_loaded(path: Path) -> None:
     model.save(path)
     assert_same(model, DeepBasisRegressor.load(path), X[:50])
     tensors, metadata = storage.load(path, KIND)
-    assert metadata["trend"] == "half"
-    for changes, says in (
-        ({"trend": "none"}, "parameters are not those"),
-        ({"trend": "bent"}, "trend"),
-        ({"parameters": {**metadata["parameters"], "trend": "none"}}, "its trend is 'none'"),
-    ):
-        storage.save(path, KIND, tensors, {**metadata, **changes})
-        with pytest.raises(FileFormatError, match=says):
-            DeepBasisRegressor.load(path)
+    assert metadata["architecture"]["trend"] == "half"
+    storage.save(path, KIND, tensors, forged(metadata, trend="none"))
+    with pytest.raises(FileFormatError, match="parameters are not those"):
+        DeepBasisRegressor.load(path)
     for slope in (torch.zeros(4), torch.full((3,), torch.nan)):
         storage.save(path, KIND, {**tensors, "member/1/slope": slope.to(tensors["member/1/slope"])}, metadata)
         with pytest.raises(FileFormatError, match="parameters"):
             DeepBasisRegressor.load(path)
 
 
-def test_a_file_from_before_there_were_lines_has_none(path: Path) -> None:
-    """Though its table, by today's rule, would have one."""
-    X, _ = numbers(2_600)
-    small(trend="none", batch_size=128).fit(X, X @ [1.0, 2.0, 3.0]).save(path)
-    tensors, metadata = storage.load(path, KIND)
-    del metadata["trend"], metadata["parameters"]["trend"]
-    storage.save(path.with_name("old"), KIND, tensors, metadata)
-    assert_same(DeepBasisRegressor.load(path.with_name("old")), DeepBasisRegressor.load(path), X[:50])
-
-
 def test_the_jitter_of_a_kernel_is_loaded(path: Path) -> None:
-    """Before it was told it was 1e-4 for all, and another would be another basis."""
+    """Another would be another basis."""
     X, y = numbers()
     model = small(method="sv-rbf", objective="mml").fit(X, y)
     model.save(path)
     tensors, metadata = storage.load(path, KIND)
     loaded = DeepBasisRegressor.load(path)
-    assert model.jitter_ == loaded.jitter_ == loaded.models_[0].expansion.jitter == metadata.pop("jitter") == 1e-6
-    storage.save(path, KIND, tensors, metadata)
-    old = DeepBasisRegressor.load(path)
-    assert old.jitter_ == old.models_[0].expansion.jitter == 1e-4
-    assert fingerprint(old) != fingerprint(model)
-    assert not np.allclose(old.predict(X), model.predict(X), rtol=0.0, atol=1e-7)
-    storage.save(path, KIND, tensors, {**metadata, "jitter": -1.0})
+    assert model.jitter_ == loaded.jitter_ == loaded.fitted_.models[0].expansion.jitter == 1e-6
+    storage.save(path, KIND, tensors, forged(metadata, jitter=1e-4))
+    other = DeepBasisRegressor.load(path)
+    assert other.jitter_ == other.fitted_.models[0].expansion.jitter == 1e-4
+    assert other.fitted_.fingerprint != model.fitted_.fingerprint
+    assert not np.allclose(other.predict(X), model.predict(X), rtol=0.0, atol=1e-7)
+    storage.save(path, KIND, tensors, forged(metadata, jitter=-1.0))
     with pytest.raises(FileFormatError, match="jitter"):
         DeepBasisRegressor.load(path)
 
 
 def test_the_width_inside_a_block_is_loaded(path: Path) -> None:
-    """It depends on the number of rows; before it was told, it did not."""
+    """It depends on the number of rows."""
     for rows, inner in ((60, 4), (2_300, 16)):
         X, y = numbers(rows)
-        model = small(batch_size=128, epochs=15).fit(X, y)
+        model = small(batch_size=128, epochs=2).fit(X, y)
         assert model.inner_ == inner
         model.save(path)
         assert DeepBasisRegressor.load(path).inner_ == inner
         assert_same(model, DeepBasisRegressor.load(path), X[:50])
     tensors, metadata = storage.load(path, KIND)
-    del metadata["inner"]
-    storage.save(path, KIND, tensors, metadata)
-    assert_same(model, DeepBasisRegressor.load(path), X[:50])
+    for wrong, says in ((8, "parameters are not those"), (0, "inner")):
+        storage.save(path, KIND, tensors, forged(metadata, inner=wrong))
+        with pytest.raises(FileFormatError, match=says):
+            DeepBasisRegressor.load(path)
+
+
+def test_what_was_chosen_is_one_of_what_was_planned(path: Path, saved: Path) -> None:
+    tensors, metadata = storage.load(saved, KIND)
     for changes, says in (
-        ({"inner": 8}, "parameters are not those"),
-        ({"inner": 0}, "inner"),
-        ({"inner": 16, "parameters": {**metadata["parameters"], "inner": 4}}, "is to be 4 wide inside a block"),
+        ({"architecture": {**metadata["architecture"], "method": "dbk-rbf"}}, "not the one that was planned"),
+        ({"chosen": 1}, "1 candidates, and says that 1 was chosen"),
+        ({"chosen": -1}, "-1 was chosen"),
+        ({"chosen": True}, "True was chosen"),
     ):
         storage.save(path, KIND, tensors, {**metadata, **changes})
         with pytest.raises(FileFormatError, match=says):
@@ -175,29 +161,6 @@ def test_a_network_that_was_asked_for_on_a_small_table_is_loaded(path: Path) -> 
     assert_same(model, DeepBasisRegressor.load(path), X)
 
 
-def test_a_file_from_before_there_were_embeddings_has_none(path: Path) -> None:
-    """Though its table, by today's rule, would have one."""
-    X, y = numbers(2_300)
-    small(embedding="none").fit(X, y).save(path)
-    tensors, metadata = storage.load(path, KIND)
-    del metadata["embedding"], metadata["parameters"]["embedding"]
-    storage.save(path.with_name("old"), KIND, tensors, metadata)
-    assert_same(DeepBasisRegressor.load(path.with_name("old")), DeepBasisRegressor.load(path), X[:50])
-
-
-def test_a_file_without_what_was_chosen_is_of_what_was_asked_for(path: Path, saved: Path) -> None:
-    """Release 0.1 wrote such files, and had no auto."""
-    tensors, metadata = storage.load(saved, KIND)
-    del metadata["method"]
-    storage.save(path, KIND, tensors, metadata)
-    table, _ = mixed()
-    assert_same(DeepBasisRegressor.load(path), DeepBasisRegressor.load(saved), table)
-    metadata["parameters"]["method"] = "auto"
-    storage.save(path, KIND, tensors, metadata)
-    with pytest.raises(FileFormatError, match=r"method.*'auto'"):
-        DeepBasisRegressor.load(path)
-
-
 def test_a_calibration_is_a_part_of_the_model(path: Path, saved: Path) -> None:
     """It is saved to the last bit, changes nothing but the spread, and tells models apart."""
     table, _ = mixed()
@@ -206,13 +169,14 @@ def test_a_calibration_is_a_part_of_the_model(path: Path, saved: Path) -> None:
     storage.save(path, KIND, tensors, {**metadata, "calibration": asdict(calibration)})
     storage.save(path.with_name("none"), KIND, tensors, {**metadata, "calibration": None})
     one, other, none = (DeepBasisRegressor.load(name) for name in (saved, path, path.with_name("none")))
-    assert other.calibration_ == other.ensemble_.calibration == calibration
-    assert none.calibration_ is none.ensemble_.calibration is None
+    assert other.calibration_ == other.fitted_.ensemble.calibration == calibration
+    assert none.calibration_ is none.fitted_.ensemble.calibration is None
     for model in (one, other):
         np.testing.assert_allclose(model.predict(table), none.predict(table), rtol=1e-12, atol=1e-12)
-        expected = model.calibration_.apply(none.predict_dist(table))
-        np.testing.assert_allclose(model.predict_dist(table).variances, expected.variances, rtol=1e-12)
-    assert len({fingerprint(model) for model in (one, other, none)}) == 3
+        expected = model.calibration_.apply(none.predict_dist(table, as_tensor=True))
+        found = model.predict_dist(table, as_tensor=True)
+        np.testing.assert_allclose(found.variances, expected.variances, rtol=1e-12)
+    assert len({model.fitted_.fingerprint for model in (one, other, none)}) == 3
     again = path.with_name("again")
     other.save(again)
     assert again.read_bytes() == path.read_bytes()
@@ -282,7 +246,7 @@ def test_numbers_of_numpy_can_be_saved(path: Path, changes: Metadata) -> None:
 
 def test_a_model_trained_on_a_gpu_loads_without_one(path: Path, saved: Path) -> None:
     tensors, metadata = storage.load(saved, KIND)
-    metadata["parameters"]["device"] = "cuda"
+    metadata["spec"]["device"] = "cuda"
     storage.save(path, KIND, tensors, metadata)
     table, _ = mixed()
     loaded = DeepBasisRegressor.load(path, device="cpu")
@@ -337,43 +301,3 @@ def test_no_pickle_is_written_or_read(path: Path, monkeypatch: pytest.MonkeyPatc
     ends = [entry["data_offsets"][1] for entry in header.values()]
     assert 8 + length + max(ends) == len(data)  # nothing but JSON and the tensors that it names
     assert {entry["dtype"] for entry in header.values()} <= {"F64", "F32", "I64"}
-
-
-def test_the_model_of_release_0_1_predicts_the_same() -> None:
-    expected = np.load(FIXTURES / "model-0.1.npz", allow_pickle=False)
-    table = as_table(*(expected[name] for name in ("size", "color", "day", "sold")))
-    model = DeepBasisRegressor.load(FIXTURES / "model-0.1.safetensors")
-    mean, std = model.predict(table, return_std=True)
-    np.testing.assert_allclose(mean, expected["mean"], rtol=1e-6)
-    np.testing.assert_allclose(std, expected["std"], rtol=1e-6)
-    np.testing.assert_allclose(model.predict_quantiles(table, [0.05, 0.95]), expected["quantiles"], rtol=1e-6)
-    later = {
-        "calibrate": "auto",
-        "inner": 8,
-        "embedding": "none",
-        "trend": "none",
-    }  # arguments that release 0.1 had not
-    assert model.get_params() == json.loads(str(expected["parameters"])) | later
-    assert model.calibration_ is None
-    assert model.method_ == "dbk-silu"
-    assert np.ptp(mean) > 1.0  # it does say something
-
-
-def make_fixtures() -> None:
-    table, y = mixed(200)
-    model = small(epochs=200, members=3, rank=8, width=8, alpha=0.0, learning_rate=1e-2).fit(table, y)
-    model.save(FIXTURES / "model-0.1.safetensors")
-    new, _ = mixed(40)
-    new.loc[0, "color"] = "never seen"
-    mean, std = model.predict(new, return_std=True)
-    np.savez_compressed(
-        FIXTURES / "model-0.1.npz",
-        size=new["size"].to_numpy(),
-        color=np.array([name if isinstance(name, str) else "" for name in new["color"]]),
-        day=(new["when"].to_numpy() - np.datetime64("2023-01-01")).astype("timedelta64[D]").astype(np.int64),
-        sold=new["sold"].to_numpy(),
-        mean=mean,
-        std=std,
-        quantiles=model.predict_quantiles(new, [0.05, 0.95]),
-        parameters=np.array(json.dumps(model.get_params())),
-    )

@@ -8,6 +8,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from support.recipes import FEW_STEPS
 from support.regressors import Fitted, close, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,9 +46,8 @@ def test_clones_are_unfitted_equals(fitted: Fitted) -> None:
     np.testing.assert_array_equal(copy.fit(fitted.X, fitted.y).predict(fitted.X), fitted.model.predict(fitted.X))
 
 
-@pytest.mark.usefixtures("few_exact_steps")
 def test_fit_leaves_its_parameters_alone(fitted: Fitted) -> None:
-    model = small(method="auto", epochs=2, members=1)
+    model = small(method="auto", epochs=2, members=1, recipe=FEW_STEPS)
     before = model.get_params()
     model.fit(fitted.X, fitted.y)
     assert model.get_params() == before

@@ -8,9 +8,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from deepbasis import DeepBasisRegressor, FitWarning
+from support.recipes import FEW_STEPS
 from support.regressors import small
 
-pytestmark = pytest.mark.usefixtures("one_thread", "few_exact_steps")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 COMPARE = ("weight", "invariance", "consistency", "idempotent", "pickle", "int", "array", "overwrite")
 
@@ -34,7 +35,7 @@ def test_check_of_the_default(estimator: BaseEstimator, check: Callable[[BaseEst
     """With two members; those that ask for a good fit have 200 steps, those that compare two fits 60, others 20."""
     name = name_of(check)
     epochs = 200 if "train" in name else 60 if any(word in name for word in COMPARE) else 20
-    estimator.set_params(epochs=epochs, members=2)
+    estimator.set_params(epochs=epochs, members=2, recipe=FEW_STEPS)
     with warnings.catch_warnings():
         if "train" not in name:  # few steps, and targets that are noise
             warnings.simplefilter("ignore", FitWarning)

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from deepbasis.errors import FileFormatError, InputError
 from support.streams import DROP, LENGTHS, epoch_of, frame, small, survey_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # a few steps do not make a model
+pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
 
 
 def broken(change: Callable[[pd.DataFrame], pd.DataFrame], folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """A streamed fit is the fit of the table in memory."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from deepbasis.budget import Sizes
-from deepbasis.planning import make_plan
-from deepbasis.starting import starting_noise, straight_line
 from pyarrow import dataset
 
-from deepbasis import DeepBasisRegressor, estimator
+from deepbasis import DeepBasisRegressor
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError
-from deepbasis.tables.source import Source
-from support.streams import DROP, LENGTHS, encoder_of, epoch_of, frame, small, survey_of
+from deepbasis.fitting.budget import Sizes
+from deepbasis.fitting.start import builder
+from support.streams import DROP, LENGTHS, encoder_of, epoch_of, frame, plan_of, small, survey_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # a few steps do not make a model
+pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +92,7 @@ def test_every_way_to_name_the_table(folder, whole, tmp_path, kind):
         frame(n, k).to_csv(tmp_path / f"part-{k}.csv", index=False)
     model = small(epochs=1).fit_dataset(data, "price", drop=DROP, stream=True)
     expected = small(epochs=1).fit_dataset(folder, "price", drop=DROP, stream=True)
-    assert model.preprocessor_ == expected.preprocessor_
+    assert model.fitted_.preprocessor == expected.fitted_.preprocessor
     X = whole.drop(columns=[*DROP, "price"])
     if kind != "csv":  # it is cut into other pieces, which come in another order
         np.testing.assert_array_equal(model.predict(X), expected.predict(X))
@@ -136,39 +135,29 @@ def test_a_stream_is_for_the_network(folder, whole):
     np.testing.assert_array_equal(auto.predict(X), network.predict(X))
 
 
-def test_members_of_a_stream_start_from_its_validation_rows(folder, monkeypatch):
-    """They are in memory, and every worker has them."""
-    seen: list[Any] = []
-
-    def noted(build: Any, members: Any, data: Any, validation: Any, *more: Any, **names: Any) -> Any:
-        seen.append((build(members[0]), members[0], validation))
-        return genuine(build, members, data, validation, *more, **names)
-
-    genuine = estimator.train
-    monkeypatch.setattr(estimator, "train", noted)
-    for recipe in ("default", "paper"):
-        small(method="sv-rbf", epochs=1, recipe=recipe, beta=1.0).fit_dataset(folder, "price", drop=DROP, stream=True)
-    (model, member, validation), (plain, paper, _) = seen
-    assert member.noise == pytest.approx(starting_noise(straight_line(validation)), rel=5e-3)
-    assert paper.noise == 1e-2
-    there = (model.expansion.Z[:, None] == validation.x[None]).all(-1)
-    assert bool(there.any(1).all())
-    assert float(plain.expansion.Z.detach().abs().max()) <= 1.0
+def test_kernels_of_a_stream_start_from_its_validation_rows(folder):
+    """They are in memory, and every worker has them: after one step the points have hardly moved."""
+    settings = {"method": "sv-rbf", "epochs": 1, "learning_rate": 1e-9, "beta": 1.0, "batch_size": 2000}
+    kernel = small(**settings).fit_dataset(folder, "price", drop=DROP, stream=True)
+    survey = survey_of(folder)
+    validation = survey.validation(encoder_of(survey)).x.float()
+    Z = kernel.fitted_.models[0].expansion.Z.detach()
+    assert float((Z[:, None] - validation[None]).abs().amax(-1).amin(1).max()) < 1e-5
+    paper = small(**settings, recipe="paper").fit_dataset(folder, "price", drop=DROP, stream=True)
+    assert float(paper.fitted_.models[0].expansion.Z.detach().abs().max()) <= 1.0 + 1e-5
 
 
 def test_exact_training_is_that_of_the_same_rows_in_memory(folder):
     survey = survey_of(folder)
     encoder = encoder_of(survey)
-    model = small(objective="mml", dtype="float64")
-    plan = make_plan(model, survey.statistics.rows, streamed=True)
+    plan = plan_of(survey, objective="mml", dtype="float64")
+    settings = plan.candidates[0].settings
     x, y = (torch.cat(parts) for parts in zip(*epoch_of(survey, 0), strict=True))
     resident, validation = Rows(x, y), survey.validation(encoder)
-    members = [Member(seed=3)]
-    model.preprocessor_ = survey.preprocessor()
-    model._settle(survey.statistics.rows)
+    build, members = builder(plan.candidates[0].architecture, x.shape[1]), [Member(seed=3)]
     with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
-        ours = train(model._build, members, stream, validation, plan.settings)[0]
-    theirs = train(model._build, members, resident, validation, plan.settings)[0]
+        ours = train(build, members, stream, validation, settings)[0]
+    theirs = train(build, members, resident, validation, settings)[0]
     assert ours.best_score == pytest.approx(theirs.best_score, rel=1e-8)
     for name, value in theirs.parameters.items():
         torch.testing.assert_close(ours.parameters[name], value, rtol=1e-6, atol=1e-8)
@@ -176,34 +165,31 @@ def test_exact_training_is_that_of_the_same_rows_in_memory(folder):
     assert len(fitted.history_[0]["train_loss"]) == 2
 
 
-def test_exact_training_reads_every_row_once_for_each_sum(folder, monkeypatch):
+def test_exact_training_reads_every_row_once_for_each_sum(folder):
     """A step needs two: of the gradient, and of the new solution; and there is a solution before the first."""
     survey = survey_of(folder)
     encoder = encoder_of(survey)
-    model = small(objective="mml", epochs=5, dtype="float64")
-    plan = make_plan(model, survey.statistics.rows, streamed=True)
-    model.preprocessor_ = survey.preprocessor()
-    model._settle(survey.statistics.rows)
+    plan = plan_of(survey, objective="mml", epochs=5, dtype="float64")
+    build = builder(plan.candidates[0].architecture, encoder.preprocessor.width)
     read = []
-    blocks = Source.blocks
 
-    def counted(self: Source, *more: Any) -> Any:
-        for block in blocks(self, *more):
-            read.append(len(block))
-            yield block
+    def counted(rows: int) -> Any:
+        for chunk in stream.open_pass(rows):
+            read.append(len(chunk[0]))
+            yield chunk
 
-    monkeypatch.setattr(Source, "blocks", counted)
     with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
-        outcome = train(model._build, [Member(seed=3)], stream, survey.validation(encoder), plan.settings)[0]
+        seen = replace(stream, open_pass=counted)
+        settings = plan.candidates[0].settings
+        outcome = train(build, [Member(seed=3)], seen, survey.validation(encoder), settings)[0]
     assert len(outcome.history["train_loss"]) == 5
-    assert sum(read) == (1 + 2 * 5) * survey.source.rows
+    assert sum(read) == (1 + 2 * 5) * survey.statistics.rows
 
 
 def test_a_pass_is_every_training_row_in_the_order_of_the_files(folder, whole, held):
     survey = survey_of(folder)
     encoder = encoder_of(survey)
-    plan = make_plan(small(), survey.statistics.rows, streamed=True)
-    with survey.stream(encoder, plan, Sizes(50, 200), 0) as stream:
+    with survey.stream(encoder, plan_of(survey), Sizes(50, 200), 0) as stream:
         assert stream.open_pass is not None
         for rows in (300, 5000):
             parts = list(stream.open_pass(rows))

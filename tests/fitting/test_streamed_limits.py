@@ -1,58 +1,53 @@
 """Size, steps and memory of a streamed fit, and its checkpoints."""
 
-import functools
 import threading
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from deepbasis.budget import Sizes
 from pyarrow import parquet
 
-from deepbasis import DeepBasisRegressor, budget, estimator, streaming
 from deepbasis.errors import CheckpointMismatchError, InputError
+from deepbasis.fitting.budget import Machine
+from deepbasis.fitting.files import prepare_files
+from deepbasis.fitting.plan import Plan
+from deepbasis.fitting.spec import RunOptions, Spec
+from deepbasis.fitting.train import Execution
+from support.runs import Watch, fit_streamed, power_failure, prepared_stream
 from support.streams import DROP, small
 
-pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # a few steps do not make a model
+pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
 
 
-@pytest.mark.parametrize(("memory", "streamed"), [(None, False), ("409.5MiB", True), ("2GiB", False)])
-def test_a_table_that_does_not_fit_is_streamed(folder, monkeypatch, memory, streamed):
-    class Seen(Exception):
-        pass
+def taken() -> int:
+    """What this process holds, in MiB."""
+    return Machine.now().taken // 2**20
 
-    def seen(*arguments: Any) -> None:
-        raise Seen
 
-    monkeypatch.setattr(budget, "_resident", lambda: 409 * 2**20)
-    monkeypatch.setattr(DeepBasisRegressor, "_fit_streamed" if streamed else "_fit_table", seen)
-    with pytest.raises(Seen):
-        small().fit_dataset(folder, "price", memory=memory)
+def test_a_table_that_does_not_fit_is_streamed(tmp_path):
+    """Its plan says how long an epoch is: of a stream a piece of the rows."""
+    columns = {f"x{k}": np.random.default_rng(k).normal(size=70_000) for k in range(60)}
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+
+    def planned(more: int) -> Plan:
+        options = RunOptions(memory=f"{taken() + more}MiB")
+        return prepare_files(Spec.of(small(epochs="auto")), tmp_path, "x0", options=options)[0]
+
+    assert planned(170).epoch_rows < planned(2_000).epoch_rows == 63_000
 
 
 def test_max_steps_bounds_the_training(folder):
+    _, plan, data = prepared_stream(
+        small(batch_size=10, epochs="auto", patience=99), folder, "price", drop=DROP, max_steps=130
+    )
+    settings = plan.candidates[0].settings
     steps: list[int] = []
-
-    def counted(build: Any, members: Any, data: Any, validation: Any, settings: Any, **more: Any) -> Any:
-        open_epoch = data.open_epoch
-
-        def noted(epoch: int) -> Any:
-            for batch in open_epoch(epoch):
-                steps.append(epoch)
-                yield batch
-
-        object.__setattr__(data, "open_epoch", noted)
-        return estimator_train(build, members, data, validation, settings, **more)
-
-    estimator_train = estimator.train
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimator, "train", counted)
-        small(batch_size=10, epochs="auto", patience=99).fit_dataset(
-            folder, "price", drop=DROP, stream=True, max_steps=130
-        )
-    assert 0 < len(steps) <= 130
+    room = data.room(plan, data.validation(torch.float32))
+    with data.survey.stream(data.encoder(torch.float32), plan, room.sizes, 0) as stream:
+        for epoch in range(settings.epochs):
+            steps += [epoch for _ in stream.open_epoch(epoch)]
+    assert 100 < len(steps) <= 130
     assert steps == sorted(steps)
 
 
@@ -61,93 +56,69 @@ def test_too_little_memory_is_said_before_anything_is_read(folder):
         small().fit_dataset(folder, "price", memory="1MiB", stream=True)
 
 
-def test_no_more_rows_are_held_than_the_memory_allows(folder, monkeypatch):
+def test_no_more_rows_are_held_than_the_memory_allows(folder):
     """Blocks and buffer are made of the limit: a smaller one gives smaller ones, and the fit ends all the same."""
-    seen: list[Sizes] = []
-    stream = streaming.Survey.stream
-
-    def noted(self: Any, encoder: Any, plan: Any, sizes: Sizes, *more: Any) -> Any:
-        seen.append(sizes)
-        return stream(self, encoder, plan, sizes, *more)
-
-    monkeypatch.setattr(streaming.Survey, "stream", noted)
-    monkeypatch.setattr(budget, "_resident", lambda: 409 * 2**20)
-    for memory in ("500MiB", "1500MiB"):
-        small(epochs=1).fit_dataset(folder, "price", drop=DROP, memory=memory, stream=True)
-    assert seen[0].buffer_rows < seen[1].buffer_rows
-    assert seen[0].block_rows <= seen[1].block_rows
+    _, plan, _ = prepared_stream(small(epochs=1), folder, "price", drop=DROP)
+    sizes = []
+    for more in (150, 1_500):
+        limit = (taken() + more) * 2**20
+        _, _, data = prepared_stream(small(epochs=1), folder, "price", drop=DROP, limit=limit)
+        sizes.append(data.room(plan, data.validation(torch.float32)).sizes)
+        small(epochs=1).fit_dataset(folder, "price", drop=DROP, memory=limit, stream=True)
+    assert sizes[0].buffer_rows < sizes[1].buffer_rows
+    assert sizes[0].block_rows <= sizes[1].block_rows
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(estimator, "train", functools.partial(estimator.train, checkpoint_seconds=0.0))
-    arguments = {"drop": DROP, "stream": True}
-    expected = small(epochs=6).fit_dataset(folder, "price", **arguments)
-
-    class Stops:
-        def __enter__(self) -> "Stops":
-            return self
-
-        def __exit__(self, *exception: object) -> None:
-            return None
-
-        def __call__(self, report: Any) -> None:
-            if report.epoch == 4:
-                raise RuntimeError("the power failed")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimator, "ProgressBar", Stops)
-        with pytest.raises(RuntimeError, match="power"):
-            small(epochs=6, verbose=True).fit_dataset(folder, "price", checkpoint=tmp_path / "c", **arguments)
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(folder, tmp_path):
+    model = small(epochs=6)
+    expected = model.fit_dataset(folder, "price", drop=DROP, stream=True)
+    kept = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0.0}
+    with pytest.raises(RuntimeError, match="power"):
+        fit_streamed(model, folder, "price", Execution(**kept, progress=Watch(0, 4, power_failure)), drop=DROP)
     assert not [thread for thread in threading.enumerate() if thread.name == "deepbasis-reader"]
-    resumed = small(epochs=6).fit_dataset(folder, "price", checkpoint=tmp_path / "c", **arguments)
-    for ours, theirs in zip(resumed.models_[0].parameters(), expected.models_[0].parameters(), strict=True):
+    resumed = fit_streamed(model, folder, "price", Execution(**kept), drop=DROP)
+    for ours, theirs in zip(resumed.models[0].parameters(), expected.fitted_.models[0].parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    np.testing.assert_array_equal(resumed.history_[0]["validation"], expected.history_[0]["validation"])
+    np.testing.assert_array_equal(resumed.history[0]["validation"], expected.history_[0]["validation"])
     with pytest.raises(CheckpointMismatchError, match="training data"):
-        small(epochs=6).fit_dataset(f"{folder}/part-[01].parquet", "price", checkpoint=tmp_path / "c", **arguments)
+        fit_streamed(model, f"{folder}/part-[01].parquet", "price", Execution(**kept), drop=DROP)
 
 
-def test_a_seed_decides_a_streamed_fit_and_its_checkpoint_whatever_the_process_holds(tmp_path, monkeypatch):
+def test_a_seed_decides_a_streamed_fit_and_its_checkpoint(tmp_path):
     """Numbers far from 0, whose mean depends in its last bits on how the rows are cut into blocks."""
     rng = np.random.default_rng(0)
-    values = rng.normal(size=(40_000, 31)) + 1e6
+    values = rng.normal(size=(10_000, 31)) + 1e6
     table = pa.table({f"x{k}": column for k, column in enumerate(values.T)})
-    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=40_000)
-    models = []
-    for k, resident in enumerate((400, 500, 450)):
-        monkeypatch.setattr(budget, "_resident", lambda resident=resident: resident * 2**20)
-        models.append(
-            small(batch_size=512).fit_dataset(
-                tmp_path / "t.parquet",
-                "x30",
-                stream=True,
-                memory="900MiB",
-                max_steps=80,
-                checkpoint=tmp_path / f"run{k % 2}",
-            )
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=10_000)
+    arguments = {"stream": True, "memory": "64GiB", "max_steps": 40}
+    models = [
+        small(batch_size=512).fit_dataset(
+            tmp_path / "t.parquet", "x30", checkpoint=tmp_path / f"run{k % 2}", **arguments
         )
+        for k in range(3)
+    ]
     for model in models[1:]:
-        assert model.preprocessor_ == models[0].preprocessor_
-        for ours, theirs in zip(model.models_[0].parameters(), models[0].models_[0].parameters(), strict=True):
-            assert torch.equal(ours, theirs)
+        assert model.fitted_.preprocessor == models[0].fitted_.preprocessor
+        both = (one.fitted_.models[0].parameters() for one in (model, models[0]))
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(*both, strict=True))
 
 
-def test_a_run_does_not_go_on_in_another_order(folder, tmp_path, monkeypatch):
+def test_a_run_does_not_go_on_in_another_order(folder, tmp_path):
     """Other blocks or another buffer would deal out other batches from there on."""
-    monkeypatch.setattr(budget, "_resident", lambda: 409 * 2**20)
     arguments = {"drop": DROP, "stream": True, "checkpoint": tmp_path / "c"}
-    small(epochs=1).fit_dataset(folder, "price", memory="600MiB", **arguments)
+    now = taken()
+    small(epochs=1).fit_dataset(folder, "price", memory=f"{now + 250}MiB", **arguments)
     with pytest.raises(CheckpointMismatchError, match=r"training data is .* mixed among \d+"):
-        small(epochs=1).fit_dataset(folder, "price", memory="550MiB", **arguments)
+        small(epochs=1).fit_dataset(folder, "price", memory=f"{now + 150}MiB", **arguments)
 
 
 def test_a_run_does_not_go_on_for_another_number_of_steps(folder, tmp_path):
     """Epochs may be as many, and of other lengths: the result of the shorter run would be given back."""
     arguments = {"drop": DROP, "stream": True, "checkpoint": tmp_path / "c"}
     model = small(epochs="auto", batch_size=1)
-    model.fit_dataset(folder, "price", max_steps=1_000, **arguments)
+    model.fit_dataset(folder, "price", max_steps=300, **arguments)
     with pytest.raises(CheckpointMismatchError, match=r"rows an epoch"):
-        model.fit_dataset(folder, "price", max_steps=2_000, **arguments)
+        model.fit_dataset(folder, "price", max_steps=600, **arguments)
 
 
 def test_a_checkpoint_needs_a_seed(folder, tmp_path):

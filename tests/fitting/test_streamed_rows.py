@@ -4,23 +4,22 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from deepbasis.budget import Sizes
-from deepbasis.planning import make_plan
 
 from deepbasis.errors import InputError
+from deepbasis.fitting.budget import Sizes
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.reading import read_columns
 from deepbasis.tables.targets import TargetScaler
-from support.streams import DROP, Workers, _Worker, encoder_of, epoch_of, frame, small, sorted_rows, survey_of
+from support.streams import DROP, Workers, _Worker, encoder_of, epoch_of, frame, plan_of, sorted_rows, survey_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # a few steps do not make a model
+pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
 
 
 def test_an_epoch_is_every_training_row_once_encoded_as_in_memory(folder, whole, held):
     survey = survey_of(folder)
     inside = whole[~held].drop(columns=[*DROP, "price"])
     preprocessor, target = Preprocessor.fit(*read_columns(inside)), TargetScaler.fit(whole["price"][~held].to_numpy())
-    assert survey.preprocessor() == preprocessor
+    assert survey.preprocessor("standard") == preprocessor
     expected = sorted_rows(preprocessor.transform(inside), target.transform(whole["price"][~held]))
     for epoch in (0, 3):
         batches = epoch_of(survey, epoch)
@@ -33,7 +32,7 @@ def test_the_validation_rows_are_the_held_out_ones_in_their_order(folder, whole,
     survey = survey_of(folder)
     validation = survey.validation(encoder_of(survey))
     outside = whole[held].drop(columns=[*DROP, "price"])
-    np.testing.assert_array_equal(validation.x, survey.preprocessor().transform(outside))
+    np.testing.assert_array_equal(validation.x, survey.preprocessor("standard").transform(outside))
     np.testing.assert_allclose(validation.y, survey.statistics.target().transform(whole["price"][held]), rtol=1e-12)
     assert len(validation) == 210
 
@@ -45,7 +44,7 @@ def test_any_number_of_workers_finds_the_same_and_shares_the_rows(folder, size):
     surveys = Workers(size).run(lambda team: survey_of(folder, team))
     validation = alone.validation(encoder_of(alone))
     for survey in surveys:
-        assert survey.statistics.preprocessor() == alone.statistics.preprocessor()
+        assert survey.preprocessor("standard") == alone.preprocessor("standard")
         assert survey.statistics.target().scale == pytest.approx(alone.statistics.target().scale, rel=1e-12)
         np.testing.assert_array_equal(survey.statistics.kept, alone.statistics.kept)
         assert torch.equal(survey.validation(encoder_of(alone)).x, validation.x)
@@ -81,9 +80,8 @@ def test_the_order_is_the_seed_s_and_the_epoch_s(folder):
 
 def test_a_virtual_epoch_is_a_piece_of_a_pass(folder):
     survey = survey_of(folder)
-    steps = {"epochs": "auto", "random_state": 0}
-    plan = make_plan(small(batch_size=10, **steps), survey.statistics.rows, streamed=True, max_steps=300)
-    assert (plan.settings.epochs, plan.epoch_rows) == (6, 500)
+    plan = plan_of(survey, 300, batch_size=10, epochs="auto")
+    assert (plan.candidates[0].settings.epochs, plan.epoch_rows) == (6, 500)
     encoder = encoder_of(survey)
     with survey.stream(encoder, plan, Sizes(50, 100), 0) as stream:
         assert (stream.rows, stream.epoch_rows) == (survey.statistics.rows, 500)
@@ -101,11 +99,13 @@ def test_weights_are_carried_along_and_zero_is_no_row(folder, whole, held):
     assert survey.statistics.rows == keep.sum()
     assert survey.statistics.mass == inside["weight"].sum()
     names = [name for name in whole if name not in (*DROP, "price")]
-    assert survey.preprocessor() == Preprocessor.fit(*read_columns(inside[names]), inside["weight"].to_numpy())
+    assert survey.preprocessor("standard") == Preprocessor.fit(
+        *read_columns(inside[names]), inside["weight"].to_numpy()
+    )
     x, y, weight = (torch.cat(parts) for parts in zip(*epoch_of(survey, 0), strict=True))
     target = TargetScaler.fit(inside["price"].to_numpy(), inside["weight"].to_numpy())
     expected = sorted_rows(
-        survey.preprocessor().transform(inside[names]), target.transform(inside["price"]), inside["weight"]
+        survey.preprocessor("standard").transform(inside[names]), target.transform(inside["price"]), inside["weight"]
     )
     np.testing.assert_allclose(sorted_rows(x, y, weight), expected, rtol=1e-9, atol=1e-12)
     validation = survey.validation(encoder_of(survey))

@@ -1,30 +1,29 @@
 """The prior mean as a straight line: what it adds, what training does with it, and when half of the members have it."""
 
-import functools
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from deepbasis.planning import trend_of
-from deepbasis.starting import Line, straight_line
 from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
-from deepbasis import DeepBasisRegressor, estimator
+from deepbasis import DeepBasisRegressor
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.engine.training import train
-from deepbasis.errors import CheckpointMismatchError, InputError
+from deepbasis.errors import InputError
+from deepbasis.fitting.start import straight_line
 from deepbasis.gp import exact
 from deepbasis.gp.build import build
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
+from support.recipes import FEW_STEPS
+from support.runs import prepared, prepared_stream
 
 Floats = NDArray[np.float64]
 
@@ -60,7 +59,7 @@ def small(**changes: Any) -> DeepBasisRegressor:
 
 
 def slopes_of(model: DeepBasisRegressor) -> list[Any]:
-    return [None if one.slope is None else one.slope.double().numpy() for one in model.models_]
+    return [None if one.slope is None else one.slope.double().numpy() for one in model.fitted_.models]
 
 
 # --- a model
@@ -161,7 +160,7 @@ def test_the_line_is_a_ridge_regression(weighted: bool) -> None:
     found = straight_line(Rows(*parts))  # type: ignore[arg-type]
     total = 200.0 if weight is None else weight.sum()
     expected = Ridge(alpha=1e-3 * total).fit(X, y, sample_weight=weight)
-    np.testing.assert_allclose(found.slope.numpy(), expected.coef_, rtol=1e-9)
+    np.testing.assert_allclose(found.slope, expected.coef_, rtol=1e-9)
     left = np.average((y - expected.predict(X)) ** 2, weights=weight)
     assert found.variance_left == pytest.approx(left, rel=1e-9)
     assert found.variance == pytest.approx(np.cov(y, aweights=weight, ddof=0), rel=1e-9)
@@ -186,48 +185,17 @@ def test_many_columns_are_not_taken_for_a_line() -> None:
     assert straight_line(Rows(x, torch.ones_like(y))).share_left > 1.0
 
 
-def line(left: float) -> Line:
-    return Line(torch.ones(3), left, 1.0, 1e9)
-
-
-@pytest.mark.parametrize(
-    ("changes", "left", "rows", "expected"),
-    [
-        ({}, 0.09, 5_000, "half"),
-        ({}, 0.11, 5_000, "none"),
-        ({}, 0.01, 2_000, "none"),
-        ({"members": 1}, 0.01, 5_000, "none"),
-        ({"method": "dbk-rbf"}, 0.01, 5_000, "half"),
-        ({"method": "sv-rbf"}, 0.01, 5_000, "none"),
-        ({"recipe": "paper"}, 0.01, 5_000, "none"),
-        ({"trend": "none"}, 0.01, 5_000, "none"),
-        ({"trend": "linear", "members": 1, "recipe": "paper"}, 0.9, 50, "linear"),
-    ],
-    ids=str,
-)
-def test_when_there_is_a_line(changes: dict[str, Any], left: float, rows: int, expected: str) -> None:
-    given = {"trend": "auto", "recipe": "default", "members": 4, "method": "auto", **changes}
-    assert trend_of(SimpleNamespace(**given), rows, line(left)) == expected
-    assert trend_of(SimpleNamespace(**given), rows, None) == ("linear" if expected == "linear" else "none")
-
-
 # --- a regressor
 
 
-def test_half_of_the_members_have_the_line_of_the_rows_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Rows] = []
-
-    def noted(build: Any, members: Any, data: Any, *more: Any, **names: Any) -> Any:
-        seen.append(data)
-        return genuine(build, members, data, *more, **names)
-
-    genuine = estimator.train
-    monkeypatch.setattr(estimator, "train", noted)
-    model = small().fit(*leaning())
+def test_half_of_the_members_have_the_line_of_the_rows_to_fit() -> None:
+    X, y = leaning()
+    model = small().fit(X, y)
     assert model.trend_ == "half"
-    expected = straight_line(seen[0]).slope
+    _, plan, data = prepared(small(), X, y)
+    expected = straight_line(data.folds(plan)[0].data).slope
     for k, slope in enumerate(slopes_of(model)):
-        np.testing.assert_allclose(slope, expected.numpy() if k % 2 else np.zeros(5), rtol=0.0, atol=1e-6)
+        np.testing.assert_allclose(slope, expected if k % 2 else np.zeros(5), rtol=0.0, atol=1e-6)
 
 
 def test_a_row_of_weight_two_is_two_rows_to_the_line() -> None:
@@ -251,11 +219,11 @@ def test_a_row_of_weight_two_is_two_rows_to_the_line() -> None:
     ],
     ids=["one member", "not wanted", "paper", "small", "no line", "constant"],
 )
-@pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # one epoch is not for predicting
+@pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # one epoch is not for predicting
 def test_others_have_none(table: Any, changes: dict[str, Any], trend: str) -> None:
     model = small(**{"method": "dbk-silu", "epochs": 1, **changes}).fit(*table())
     assert model.trend_ == trend
-    assert slopes_of(model) == [None] * len(model.models_)
+    assert slopes_of(model) == [None] * len(model.fitted_.models)
 
 
 @pytest.mark.slow
@@ -278,17 +246,16 @@ def test_beyond_the_rows_it_goes_on_along_the_line_and_half_of_it_says_that_it_d
     )
 
 
-@pytest.mark.usefixtures("few_exact_steps")
 @pytest.mark.parametrize(
     "changes", [{}, {"method": "sv-rbf", "objective": "mml"}, {"method": "dnn"}, {"objective": "mml"}]
 )
 def test_a_line_that_was_asked_for_is_there_on_a_small_table_too(changes: dict[str, Any]) -> None:
     """Each fold has its own; with it method="auto" is a network."""
     X, y = leaning(240)
-    model = small(trend="linear", **changes).fit(X, y)
+    model = small(trend="linear", recipe=FEW_STEPS, **changes).fit(X, y)
     assert model.trend_ == "linear"
     for slope in slopes_of(model):
-        np.testing.assert_allclose(slope[:2] * model.target_.scale / X[:, :2].std(0), [2.0, -1.0], atol=0.1)
+        np.testing.assert_allclose(slope[:2] * model.fitted_.target.scale / X[:, :2].std(0), [2.0, -1.0], atol=0.1)
     assert np.corrcoef(model.predict(X), y)[0, 1] > 0.95
 
 
@@ -307,28 +274,21 @@ def parquet(path: Path) -> pd.DataFrame:
     return table
 
 
-def test_a_stream_has_the_line_of_its_validation_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_has_the_line_of_its_validation_rows(tmp_path: Path) -> None:
     """These are drawn from everywhere in the table, and in memory."""
-    validation: list[Rows] = []
-
-    def noted(build: Any, members: Any, data: Any, held_out: Rows, *more: Any, **names: Any) -> Any:
-        validation.append(held_out)
-        return genuine(build, members, data, held_out, *more, **names)
-
-    genuine = estimator.train
-    monkeypatch.setattr(estimator, "train", noted)
     table = parquet(tmp_path / "t.parquet")
     streamed = small(epochs=1).fit_dataset(tmp_path / "t.parquet", "y", stream=True)
     assert streamed.trend_ == "half"
     assert [slope.any() for slope in slopes_of(streamed)] == [False, True, False, True]
-    slope = slopes_of(streamed)[1] * streamed.target_.scale / table.std(ddof=0).to_numpy()
+    slope = slopes_of(streamed)[1] * streamed.fitted_.target.scale / table.std(ddof=0).to_numpy()
     np.testing.assert_allclose(slope[[0, 1, 2, 4]], [2.0, -1.0, 0.5, 0.0], atol=0.02)
-    held_out = validation[0]
+    _, _, data = prepared_stream(small(epochs=1), tmp_path / "t.parquet", "y")
+    held_out = data.validation(torch.float32)
     np.testing.assert_allclose(slopes_of(streamed)[1], straight_line(held_out).slope, rtol=0.0, atol=1e-6)
     assert len(held_out) < 3_000
 
 
-@pytest.mark.filterwarnings("ignore::deepbasis.estimator.FitWarning")  # such validation rows are not predicted well
+@pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # such validation rows are not predicted well
 def test_a_stream_with_validation_rows_of_their_own_has_none(tmp_path: Path) -> None:
     """They may lie elsewhere, where other slopes hold."""
     table = parquet(tmp_path / "t.parquet")
@@ -338,24 +298,3 @@ def test_a_stream_with_validation_rows_of_their_own_has_none(tmp_path: Path) -> 
     assert small(epochs=1).fit_dataset(**files, stream=False).trend_ == "half"
     with pytest.raises(InputError, match="trend='linear'"):
         small(epochs=1, trend="linear").fit_dataset(**files, stream=True)
-
-
-def test_a_run_with_a_line_goes_on_where_its_last_digits_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They depend on the number of threads."""
-    monkeypatch.setattr(estimator, "train", functools.partial(estimator.train, checkpoint_seconds=0.0))
-    table = parquet(tmp_path / "t.parquet")
-    arguments = {"stream": False, "checkpoint": tmp_path / "c"}
-    expected = small(epochs=1).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
-
-    def otherwise(rows: Rows) -> Line:
-        found = straight_line(rows)
-        return replace(found, slope=found.slope * (1.0 + 1e-13) + 1e-17)
-
-    monkeypatch.setattr(estimator, "straight_line", otherwise)
-    again = small(epochs=1).fit_dataset(tmp_path / "t.parquet", "y", **arguments)
-    np.testing.assert_array_equal(again.predict(table), expected.predict(table))
-    monkeypatch.setattr(estimator, "straight_line", lambda rows: replace(otherwise(rows), slope=torch.zeros(5)))
-    with pytest.raises(CheckpointMismatchError, match="its members"):
-        small(epochs=1).fit_dataset(tmp_path / "t.parquet", "y", **arguments)

@@ -2,20 +2,22 @@
 
 import signal
 import warnings
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from deepbasis.estimator import FitWarning
 
-from deepbasis import DeepBasisRegressor, estimator
-from deepbasis.errors import NumericalError
-from deepbasis.tables.table import Table
+from deepbasis.engine.batches import Rows
+from deepbasis.errors import FitWarning, NumericalError
+from deepbasis.fitting.held_out import scores_and_doubt
+from deepbasis.fitting.train import Execution
+from deepbasis.gp.predictive import Gaussian, GaussianMixture
+from deepbasis.tables.targets import TargetScaler
+from support.choosing import kernel
 from support.regressors import easy, small
+from support.runs import Watch, as_model, ctrl_c, fit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -44,17 +46,16 @@ def test_a_good_fit_is_silent() -> None:
 
 @pytest.mark.parametrize("doubtful", [1e-9, 1.0])
 def test_rows_of_hardly_any_weight_do_not_spoil_the_verdict(doubtful: float) -> None:
-    """Of the 100 validation rows half are predicted well, and the others far worse than by a constant."""
-    X, y = easy(200)
-    model = small(epochs=60, learning_rate=1e-2, calibrate=False).fit(X, y)
-    rows = model._rows(Table.read(X[:100], y[:100]), torch.float64)
-    worse = torch.where(torch.arange(100) < 50, rows.y, rows.y + 30.0)
+    """Of 100 validation rows half are predicted well, and the others far worse than by a constant."""
+    y = torch.zeros(100, dtype=torch.float64)
+    y[50:] = 30.0
     weight = torch.where(torch.arange(100) < 50, 1.0, doubtful).double()
-    held_out = replace(rows, y=worse, weight=weight)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        model._look_at(model.ensemble_.predict(rows.x), held_out, torch.zeros(()), torch.ones(()))
-    assert len(seen) == (doubtful == 1.0)
+    predicted = GaussianMixture(torch.zeros(1, 100).double(), torch.full((1, 100), 0.01).double())
+    constant = Gaussian(torch.zeros(1).double(), torch.ones(1).double())
+    rows = Rows(torch.zeros(100, 1).double(), y, weight)
+    scores, doubt = scores_and_doubt(predicted, rows, constant, TargetScaler(0.0, 1.0))
+    assert bool(doubt) == (doubtful == 1.0)
+    assert (scores["nll"] > scores["nll_constant"]) == (doubtful == 1.0)
 
 
 def test_a_constant_target_is_no_fault() -> None:
@@ -73,54 +74,26 @@ def test_a_limit_within_the_first_pass_is_told(tmp_path: Path) -> None:
     assert seen[0].filename == __file__
 
 
-class Interrupter:
-    """Stands in for the progress bar, and presses Ctrl-C after the third epoch."""
-
-    def __enter__(self) -> "Interrupter":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-    def __call__(self, report: Any) -> None:
-        if report.epoch == 3:
-            signal.raise_signal(signal.SIGINT)
-
-
-def test_an_interrupted_fit_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_fit_gives_the_best_so_far() -> None:
     X, y = easy(100)
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(estimator, "ProgressBar", Interrupter)
-    with pytest.warns(FitWarning, match="interrupted") as seen:
-        model = small(epochs=10_000, verbose=True, alpha="auto").fit(X, y)
-    assert len(seen) == 1
-    assert seen[0].filename == __file__
+    fitted = fit(small(epochs=10_000, alpha="auto"), X, y, Execution(progress=Watch(0, 3, ctrl_c)))
+    assert fitted.interrupted
+    assert len([text for text in fitted.warnings if "interrupted" in text]) == 1
     assert signal.getsignal(signal.SIGINT) is before
-    assert {len(history["validation"]) for history in model.history_} == {3}
-    mean, std = model.predict(X, return_std=True)
+    assert {len(history["validation"]) for history in fitted.history} == {3}
+    mean, std = as_model(fitted).predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert (std > 0).all()
-    assert model.validation_["rmse"] > 0
+    assert fitted.validation["rmse"] > 0
 
 
-def test_an_interrupt_before_the_first_epoch_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_the_first_epoch_is_called_one() -> None:
     """There is no model to return; a smaller learning_rate is not what helps."""
-    X, y = easy(100)
-    genuine = DeepBasisRegressor._build
-    pressed = []
-
-    def build(self: DeepBasisRegressor, member: Any) -> Any:
-        if not pressed:
-            pressed.append(True)
-            signal.raise_signal(signal.SIGINT)
-        return genuine(self, member)
-
-    monkeypatch.setattr(DeepBasisRegressor, "_build", build)
-    with pytest.raises((KeyboardInterrupt, NumericalError)) as error:
-        small().fit(X, y)
+    pressing = kernel("sv-interrupts-at-once", lambda: ctrl_c() or 1.0)
+    with pytest.raises(KeyboardInterrupt) as error:
+        small(method=pressing, objective="mml").fit(*easy(100))
     assert "learning_rate" not in str(error.value)
-    if not isinstance(error.value, KeyboardInterrupt):
-        assert "interrupted" in str(error.value)
 
 
 def test_a_fit_that_blows_up_says_so() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.reading import read_columns
-from deepbasis.tables.resident import Table
 from support.regressors import close, easy, small
+from support.splits import Table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -77,7 +77,7 @@ def test_groups_change_which_rows_are_validated_on() -> None:
     assert set(np.unique(outside.groups)).isdisjoint(np.unique(inside.groups))
     assert len(outside.y) == 20
     close(model.validation_["rmse"], model.evaluate(outside.X, outside.y)["rmse"])
-    close(model.target_.mean, inside.y.mean())
+    close(model.fitted_.target.mean, inside.y.mean())
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,10 @@ def test_a_given_validation_table_is_used_and_all_rows_are_trained_on() -> None:
     X, y = easy(100)
     X_val, y_val = easy(25, seed=9)
     model = small(epochs=20).fit(X, y, X_val=X_val, y_val=y_val)
-    assert model.target_.mean == pytest.approx(y.mean())
-    np.testing.assert_array_equal(model.preprocessor_.transform(X), Preprocessor.fit(*read_columns(X)).transform(X))
+    assert model.fitted_.target.mean == pytest.approx(y.mean())
+    np.testing.assert_array_equal(
+        model.fitted_.preprocessor.transform(X), Preprocessor.fit(*read_columns(X)).transform(X)
+    )
     found = {name: value for name, value in model.validation_.items() if name != "nll_constant"}
     assert found == pytest.approx(model.evaluate(X_val, y_val), rel=1e-9)
     other = small(epochs=20).fit(X, y, X_val=X_val, y_val=-y_val)

@@ -5,18 +5,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from deepbasis import DeepBasisRegressor
-from deepbasis.recipes import RECIPES
+from deepbasis import METHODS, DeepBasisRegressor, register
+from deepbasis.gp.expansion import RBF, SiLU
+from deepbasis.gp.methods import Method
+from support.recipes import FEW_STEPS, only
 
 Floats = NDArray[np.float64]
 
 
 Workers = Callable[..., subprocess.CompletedProcess[str]]
-
-
-DEFAULT = RECIPES["default"]
 
 
 DEEP = {"method": "dbk-silu"}
@@ -43,7 +43,52 @@ def small(**changes: Any) -> DeepBasisRegressor:
     Its members hold out the same rows; those that do not are in test_folds.py.
     """
     settings = {"members": 2, "epochs": 8, "rank": 8, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu"}
-    return DeepBasisRegressor(**{**settings, "validation_fraction": 0.1, **changes})
+    return DeepBasisRegressor(**{**settings, "recipe": FEW_STEPS, "validation_fraction": 0.1, **changes})
+
+
+def kernel(name: str, before: Callable[[], float]) -> str:
+    """A method like "sv-rbf" that multiplies its features by what `before` returns, at each step."""
+
+    class Changed(RBF):
+        def forward(self, g: torch.Tensor) -> Any:
+            factor = before()
+            features = super().forward(g)
+            return features._replace(phi=features.phi * factor)
+
+    return add_method(name, Changed, Method("identity", name, "elbo", corrected=True))
+
+
+def network(name: str, share: float) -> str:
+    """A method like "dbk-silu", of whose members this share fail at their first step."""
+
+    class Failing(SiLU):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self.register_buffer("factor", torch.where(torch.rand(()) < share, torch.nan, 1.0))
+
+        def forward(self, g: torch.Tensor) -> Any:
+            features = super().forward(g)
+            return features._replace(phi=features.phi * self.factor)
+
+    return add_method(name, Failing, Method("resnet", name, "dppgp", corrected=False))
+
+
+def add_method(name: str, expansion: Callable[..., torch.nn.Module], method: Method) -> str:
+    if name not in METHODS:
+        register("expansion", name, expansion)
+        register("method", name, method)
+    return name
+
+
+TAKING = {
+    "dbk-silu": {"recipe": only(kernel("sv-dull", lambda: 0.0)), "epochs": 40, "learning_rate": 3e-2},
+    "sv-rbf": {"recipe": only("sv-rbf"), "learning_rate": 1e-9},
+    "sv-rbf-linear": {"recipe": only("sv-rbf-linear"), "learning_rate": 1e-9},
+}
+"""Arguments with which method="auto" takes this method on an easy table: the others have no chance.
+
+A network that hardly moves says nothing, and nor does a kernel without features.
+"""
 
 
 def easy(rows: int = 100, seed: int = 0) -> tuple[Floats, Floats]:

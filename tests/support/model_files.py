@@ -1,7 +1,7 @@
 """Small models to save, and what must be equal after loading them."""
 
+import copy
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,6 @@ Floats = NDArray[np.float64]
 
 
 Metadata = dict[str, Any]
-
-
-FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
 MUTATIONS = 10_000 if os.environ.get("DEEPBASIS_FULL_FUZZ") == "1" else 1_000
@@ -51,14 +48,18 @@ def mixed(rows: int = 60) -> tuple[pd.DataFrame, Floats]:
     color = np.where(rng.random(rows) < 0.1, "", rng.choice(["rød", "blue", "green"], rows))
     day = rng.integers(0, 700, rows)
     sold = rng.random(rows) < 0.5
-    return as_table(size, color, day, sold), np.nan_to_num(size) + (color == "rød") + 0.1 * rng.normal(size=rows)
-
-
-def as_table(size: Floats, color: NDArray[np.str_], day: NDArray[np.int64], sold: NDArray[np.bool_]) -> pd.DataFrame:
-    """From the arrays of the fixture: "" is a colour that is missing, a day counts from 2023-01-01."""
     when = np.datetime64("2023-01-01") + day.astype("timedelta64[D]")
     text = pd.Series([str(name) or None for name in color], dtype=object)
-    return pd.DataFrame({"size": size, "color": text, "when": when.astype("datetime64[s]"), "sold": sold})
+    table = pd.DataFrame({"size": size, "color": text, "when": when.astype("datetime64[s]"), "sold": sold})
+    return table, np.nan_to_num(size) + (color == "rød") + 0.1 * rng.normal(size=rows)
+
+
+def forged(metadata: Metadata, **changes: Any) -> Metadata:
+    """The architecture changed where it was planned and where it was chosen."""
+    made = copy.deepcopy(metadata)
+    made["architecture"].update(changes)
+    made["plan"]["candidates"][made["chosen"]]["architecture"].update(changes)
+    return made
 
 
 def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) -> None:
@@ -76,6 +77,7 @@ def assert_same(model: DeepBasisRegressor, other: DeepBasisRegressor, X: Any) ->
     assert (model.alpha_, model.beta_, model.validation_) == (other.alpha_, other.beta_, other.validation_)
     assert model.calibration_ == other.calibration_
     assert model.fitted_.fingerprint == other.fitted_.fingerprint
+    assert model.plan_ == other.plan_
     assert model.n_features_in_ == other.n_features_in_
     assert len(model.history_) == len(other.history_)
     for history, again in zip(model.history_, other.history_, strict=True):

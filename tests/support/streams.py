@@ -14,7 +14,7 @@ from deepbasis import DeepBasisRegressor
 from deepbasis.engine.distributed import ALONE
 from deepbasis.fitting.budget import Sizes
 from deepbasis.fitting.decide import make_plan
-from deepbasis.fitting.plan import Facts
+from deepbasis.fitting.plan import Facts, Plan
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.streams import Survey, take_survey
 from deepbasis.tables.roles import Roles
@@ -106,17 +106,22 @@ def survey_of(folder: Path, team: Any = ALONE, fraction: float | None = 0.1, **r
     return take_survey(source, Roles.of(source, "price", **roles), fraction, None, team)
 
 
-def encoder_of(survey: Survey) -> Encoder:
+def encoder_of(survey: Survey) -> Any:
     return Encoder(survey.roles, survey.preprocessor("standard"), survey.statistics.target(), np.dtype(np.float64))
+
+
+def plan_of(survey: Survey, max_steps: int | None = None, **changes: Any) -> Plan:
+    rows, columns = survey.statistics.rows, survey.preprocessor("standard").width
+    facts = Facts(table_rows=rows, rows=rows, columns=columns, streamed=True)
+    return make_plan(Spec.of(small(**changes)), facts, max_steps)
 
 
 def epoch_of(survey: Survey, epoch: int, team: Any = ALONE, seed: int = 0, **changes: Any) -> list[Any]:
     """The batches of an epoch."""
     encoder = encoder_of(survey)
-    rows = survey.statistics.rows
-    facts = Facts(table_rows=rows, rows=rows, columns=encoder.preprocessor.width, streamed=True)
-    plan = make_plan(Spec.of(small(**changes)), facts)
-    with survey.stream(encoder, plan, Sizes(block_rows=37, buffer_rows=500), seed, team) as stream:
+    with survey.stream(
+        encoder, plan_of(survey, **changes), Sizes(block_rows=37, buffer_rows=500), seed, team
+    ) as stream:
         return [tuple(part.clone() for part in batch) for batch in stream.open_epoch(epoch)]
 
 
