@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from deepbasis.estimator import FitWarning
+from deepbasis.recipes import RECIPES
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
@@ -28,13 +30,10 @@ from torch.func import functional_call, stack_module_state
 from _quality_data import Fold
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import NumericalError
-from deepbasis.estimator import FitWarning
 from deepbasis.gp import metrics
 from deepbasis.gp.backbone import ResNet
-from deepbasis.gp.objectives import gaussian_nll
-from deepbasis.gp.predictive import Gaussian, GaussianMixture, Predictive
+from deepbasis.gp.predictive import Gaussian, GaussianMixture, Predictive, gaussian_nll
 from deepbasis.paper.timing import Clock
-from deepbasis.recipes import RECIPES
 
 BREAKDOWNS = (NumericalError, ArithmeticError, np.linalg.LinAlgError, torch.linalg.LinAlgError)
 """What counts as a fit's failure: a full memory or a mistake of ours is nobody's result."""

@@ -22,6 +22,7 @@ import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +30,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from deepbasis.starting import straight_line
+from deepbasis.validating import fair_say, joined, joined_predictions
 from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import QuantileTransformer
 from torch import nn
@@ -42,17 +45,16 @@ from deepbasis.gp import metrics
 from deepbasis.gp.build import build
 from deepbasis.gp.calibration import calibrate
 from deepbasis.gp.embedding import Fourier, Periodic, PiecewiseLinear, quantile_edges
+from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, Predictive, mixture
 from deepbasis.paper import data_ookla, data_uci, splits
 from deepbasis.paper.parts import Content, Folder, Part, markdown_table, provenance, summary, tidy_csv
 from deepbasis.paper.runs import fit
-from deepbasis.starting import straight_line
 from deepbasis.tables.encoders import squash
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.reading import read_columns
-from deepbasis.validating import fair_say, joined, joined_predictions
 
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
 MAIN = ("pol", "elevators", "kin40k", "protein", "keggundirected", "fixed-new-mexico")
@@ -516,7 +518,7 @@ def run(
                 inner=trial.inner,
                 embedding=None if trial.embedding == "none" else embedding,
                 noise=member.noise,
-                noise_parameterisation=trial.noise_parameterisation,
+                likelihood=partial(GaussianLikelihood, parameterisation=trial.noise_parameterisation),
                 jitter=trial.jitter,
                 seed=member.seed,
             )

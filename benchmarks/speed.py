@@ -284,7 +284,7 @@ def scaling(bench: Bench, report: Report, arguments: argparse.Namespace) -> None
         threads(bench, report)
     for method, members in product(("dbk-silu", "dbk-rbf"), (1, 5)):
         models = [build(method, D, rank=R, width=H, seed=k) for k in range(members)]
-        ensemble = Ensemble(models, corrected=False, device=bench.device)
+        ensemble = Ensemble(models, device=bench.device)
         x = table(20_000 if arguments.quick else 500_000, bench.device).x
         work = Work(lambda x=x, ensemble=ensemble: ensemble.predict(x) and None, len(x))
         times = bench.interleaved({"it": work})["it"]

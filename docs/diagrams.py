@@ -18,7 +18,6 @@ from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.engine.training import train
 from deepbasis.gp.build import build
-from deepbasis.gp.predictive import predict
 from deepbasis.paper import data_step1d as step1d
 
 IMAGES = Path(__file__).parent / "images"
@@ -51,7 +50,7 @@ def what_a_dbk_is() -> Any:
     model, training = fitted()
     x = torch.linspace(-1.0, 1.0, 401)[:, None]
     with torch.no_grad():
-        phi, kernel, prediction = model.basis(x), model.kernel(x), predict(model(x), corrected=False)
+        phi, kernel, prediction = model.basis(x), model.kernel(x), model.predict(x)
     figure = plots.new_figure(13.0, 4.2)
     axes = figure.subplots(1, 3, width_ratios=[0.9, 1.0, 1.1])
     strongest = phi.square().mean(0).argsort(descending=True)[:6]

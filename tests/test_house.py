@@ -74,7 +74,6 @@ def test_a_file_is_read_in_one_sitting() -> None:
     assert {name: lines for name, lines in HOUSE.lengths().items() if lines > LONGEST_FILE} == {}
 
 
-@still("gp/test_model")
 def test_a_test_file_is_read_in_one_sitting() -> None:
     lengths = {path.name: path.read_text(encoding="utf-8").count("\n") for path in TESTS.rglob("*.py")}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_TEST} == {}

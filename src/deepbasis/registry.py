@@ -66,8 +66,8 @@ EMBEDDINGS: Registry[Callable[[int], nn.Module] | None] = Registry(
 )
 """(number of columns) -> embedding."""
 
-LIKELIHOODS: Registry[Callable[..., nn.Module]] = Registry("likelihood", {"gaussian": "deepbasis.gp.model:Noise"})
-"""(*, noise) -> likelihood."""
+LIKELIHOODS: Registry[Any] = Registry("likelihood", {"gaussian": "deepbasis.gp.likelihoods:GaussianLikelihood"})
+"""Classes that satisfy the `Likelihood` protocol."""
 
 OBJECTIVES: Registry[Callable[..., Tensor]] = Registry(
     "objective",

@@ -46,6 +46,17 @@ class Lab:
         return build
 
     @staticmethod
+    def uncorrected(method: str) -> Build:
+        """Models of the method that predict, and are trained exactly, without the correction that it has."""
+
+        def build(member: Member) -> DeepBasisGP:
+            model = Lab.build(method)(member)
+            model.corrected = False
+            return model
+
+        return build
+
+    @staticmethod
     def members(count: int) -> list[Member]:
         """Members that differ in everything that may differ."""
         return [

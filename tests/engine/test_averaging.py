@@ -7,7 +7,6 @@ from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError
 from deepbasis.gp import metrics
-from deepbasis.gp.predictive import predict
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -67,7 +66,7 @@ def test_what_is_kept_is_what_was_validated(lab, method):
     settings = lab.settings(method, average=0.9, epochs=8)
     for outcome in train(build, lab.members(2), lab.data, lab.validation, settings):
         with torch.no_grad():
-            prediction = predict(outcome.model(build)(lab.validation.x), corrected=settings.corrected)
+            prediction = outcome.model(build).predict(lab.validation.x)
         assert float(metrics.nll(prediction, lab.validation.y)) == pytest.approx(outcome.best_score, abs=1e-12)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from deepbasis.engine.members import Member
 from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, FileFormatError
+from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.progress import EpochReport
 
 
@@ -279,7 +281,10 @@ DIFFERENT: dict[str, tuple[Callable[..., dict[str, Any]], list[str]]] = {
     "rank": (lambda lab: {"build": lab.build(rank=7)}, ["model", "[7]"]),
     "width": (lambda lab: {"build": lab.build(width=9)}, ["model", "9"]),
     "expansion": (lambda lab: {"build": lab.build("dbk-rbf")}, ["model"]),
-    "noise parameterisation": (lambda lab: {"build": lab.build(noise_parameterisation="clamp")}, ["model"]),
+    "noise parameterisation": (
+        lambda lab: {"build": lab.build(likelihood=partial(GaussianLikelihood, parameterisation="clamp"))},
+        ["model"],
+    ),
     "initial parameters": (lambda lab: {"build": from_another_seed(lab)}, ["model"]),
 }
 

@@ -18,7 +18,6 @@ from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.gp import metrics
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.predictive import predict
 
 pytestmark = pytest.mark.cuda
 
@@ -150,10 +149,7 @@ def test_a_resumed_run_on_a_gpu(lab, settings, tmp_path):
 
 def test_an_ensemble_predicts_as_on_a_cpu(lab):
     models = [lab.build("dbk-rbf")(member) for member in lab.members(3)]
-    on = {
-        device: Ensemble(models, corrected=True, device=device, dtype=torch.float64, chunk_rows=30)
-        for device in ("cuda", "cpu")
-    }
+    on = {device: Ensemble(models, device=device, dtype=torch.float64, chunk_rows=30) for device in ("cuda", "cpu")}
     gpu, cpu = (on[device].predict(lab.validation.x) for device in ("cuda", "cpu"))
     assert gpu.means.device.type == "cpu"  # where the rows are
     torch.testing.assert_close(gpu.means, cpu.means, rtol=0.0, atol=1e-10)
@@ -215,7 +211,7 @@ def test_reduced_precision_is_close_and_for_training_steps_alone(lab, settings, 
         assert mine.best_score == pytest.approx(full.best_score, abs=0.1)
         x, y = lab.validation.x.float(), lab.validation.y.float()
         with torch.no_grad():
-            again = metrics.nll(predict(mine.model(lab.build(method, **sizes))(x), corrected=False), y)
+            again = metrics.nll(mine.model(lab.build(method, **sizes)).predict(x), y)
         assert float(again) == pytest.approx(mine.best_score, abs=1e-4)
         if precision == "bf16":
             assert lab.largest(mine.parameters, full.parameters) > 0.0

@@ -40,7 +40,7 @@ def equal_inducing_points(model: DeepBasisGP) -> None:
 
 
 def absurd_noise(model: DeepBasisGP) -> None:
-    model.noise.raw.fill_(1e4)  # its exponential is infinite
+    model.likelihood.raw.fill_(1e4)  # its exponential is infinite
 
 
 def overflowing_mean(model: DeepBasisGP) -> None:
@@ -128,7 +128,7 @@ def test_a_member_that_fails_later_keeps_its_best_until_then(lab, monkeypatch, c
     assert (bad.status, bad.reason[:8]) == ("failed", "epoch 4:")
     assert (bad.best_epoch, bad.best_score) == (expected.best_epoch, expected.best_score)
     assert lab.largest(bad.parameters, expected.parameters) == 0.0
-    predicted = Ensemble([bad.model(lab.build())], corrected=False, dtype=torch.float64).predict(lab.validation.x)
+    predicted = Ensemble([bad.model(lab.build())], dtype=torch.float64).predict(lab.validation.x)
     assert bool(predicted.means.isfinite().all())
     assert [outcome.status for outcome in outcomes[1:]] == ["finished"] * (count - 1)
     assert len(told) == (4 if count == 1 else 7), "a run whose members have all failed is over"

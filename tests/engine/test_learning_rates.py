@@ -17,7 +17,7 @@ def first_steps(lab, epochs: int = 1, **changes: object) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("name", "part"), [("noise_learning_rate", "noise."), ("posterior_learning_rate", "posterior.")]
+    ("name", "part"), [("noise_learning_rate", "likelihood."), ("posterior_learning_rate", "posterior.")]
 )
 def test_a_learning_rate_of_its_own_moves_its_own_part_alone(lab, name, part):
     """In the first step, after which everything depends on everything: twice the rate, twice the way."""

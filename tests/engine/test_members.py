@@ -13,7 +13,7 @@ from deepbasis.gp.expansion import RBF
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import elbo
-from deepbasis.gp.predictive import mixture, predict
+from deepbasis.gp.predictive import mixture
 
 CPU = torch.device("cpu")
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -27,6 +27,9 @@ def models(lab):
 
     def make(method: str, count: int, dtype: torch.dtype = torch.float64) -> list[DeepBasisGP]:
         made = [lab.build(method)(member).to(dtype) for member in lab.members(count)]
+        for model in made:
+            if method == "dnn":
+                model.set_residual_variance(0.1)
         with torch.no_grad():
             for parameter in (p for model in made for p in model.parameters()):
                 parameter += 0.05 * torch.randn_like(parameter)
@@ -158,14 +161,13 @@ def test_a_member_that_cannot_be_is_refused(changes, says):
 
 @methods
 @sizes
-@pytest.mark.parametrize("corrected", [False, True])
-def test_an_ensemble_is_the_mixture_of_its_members(lab, models, method, count, corrected):
+def test_an_ensemble_is_the_mixture_of_its_members(lab, models, method, count):
     alone = models(method, count)
-    ensemble = Ensemble(alone, corrected=corrected, dtype=torch.float64)
+    ensemble = Ensemble(alone, dtype=torch.float64)
     x, y = lab.validation.x, lab.validation.y
     together = ensemble.predict(x)
     with torch.no_grad():
-        expected = mixture([predict(model(x), corrected=corrected) for model in alone])
+        expected = mixture([model.predict(x) for model in alone])
     close(together.means, expected.means, "means")
     close(together.variances, expected.variances, "variances")
     close(together.log_prob(y), expected.log_prob(y), "log density")
@@ -175,7 +177,9 @@ def test_the_correction_matters(lab, models):
     """That the test above can fail: the corrected variances are larger by what the model says, and no others."""
     (model,) = models("sv-dkl", 1)
     x = lab.validation.x
-    plain, corrected = (Ensemble([model], corrected=c, dtype=torch.float64).predict(x) for c in (False, True))
+    corrected = Ensemble([model], dtype=torch.float64).predict(x)
+    model.corrected = False
+    plain = Ensemble([model], dtype=torch.float64).predict(x)
     added = corrected.variances[0] - plain.variances[0]
     close(added, model(x).correction.detach())
     assert float(added.min()) > 1e-3
@@ -185,8 +189,8 @@ def test_the_correction_matters(lab, models):
 @pytest.mark.parametrize("chunk_rows", [1, 3, 7, 100, 10_000])
 def test_a_prediction_does_not_depend_on_its_chunks(lab, models, chunk_rows):
     alone, x = models("dbk-rbf", 3), lab.validation.x
-    whole = Ensemble(alone, corrected=True, dtype=torch.float64).predict(x)
-    parts = Ensemble(alone, corrected=True, dtype=torch.float64, chunk_rows=chunk_rows).predict(x)
+    whole = Ensemble(alone, dtype=torch.float64).predict(x)
+    parts = Ensemble(alone, dtype=torch.float64, chunk_rows=chunk_rows).predict(x)
     close(parts.means, whole.means)
     close(parts.variances, whole.variances)
 
@@ -205,11 +209,20 @@ def test_a_member_that_cannot_predict_is_named(lab, models, how):
             for model in alone:
                 model.expansion.jitter = 0.0
     with pytest.raises(NumericalError, match=r"\[2\]"):
-        Ensemble(alone, corrected=False, dtype=torch.float64).predict(lab.validation.x)
+        Ensemble(alone, dtype=torch.float64).predict(lab.validation.x)
     good = [alone[k] for k in (0, 1, 3)]
-    assert bool(Ensemble(good, corrected=False, dtype=torch.float64).predict(lab.validation.x).means.isfinite().all())
+    assert bool(Ensemble(good, dtype=torch.float64).predict(lab.validation.x).means.isfinite().all())
+
+
+@sizes
+def test_an_ensemble_of_dnns_has_means_before_it_has_variances(lab, count):
+    alone, x = [lab.build("dnn")(member).double() for member in lab.members(count)], lab.validation.x
+    ensemble = Ensemble(alone, dtype=torch.float64, chunk_rows=7)
+    close(ensemble.means(x), torch.stack([model(x).mean.detach() for model in alone]))
+    with pytest.raises(InputError, match="set_residual_variance"):
+        ensemble.predict(x)
 
 
 def test_chunk_rows_must_be_positive(models):
     with pytest.raises(InputError, match="chunk_rows"):
-        Ensemble(models("dbk-silu", 2), corrected=False, chunk_rows=0)
+        Ensemble(models("dbk-silu", 2), chunk_rows=0)

@@ -15,8 +15,18 @@ SHAPES = {
     "expansion.log_lengthscale": (4,),
     "posterior.m": (4,),
     "posterior.lower": (4, 4),
-    "noise.raw": (),
+    "likelihood.raw": (),
     "mean": (),
+}
+GROUPS = {
+    "backbone.project.weight": "network",
+    "backbone.norm.bias": "network",
+    "expansion.Z": "plain",
+    "expansion.log_lengthscale": "kernel",
+    "posterior.m": "posterior",
+    "posterior.lower": "posterior",
+    "likelihood.raw": "likelihood",
+    "mean": "plain",
 }
 RATE, POSTERIOR_RATE, NOISE_RATE, KERNEL_RATE, DECAY = 1e-3, 3e-2, 7e-2, 5e-2, 0.3
 
@@ -39,7 +49,7 @@ def by_hand(tensors: dict[str, Tensor]) -> torch.optim.AdamW:
         {"params": [*named("expansion.Z"), tensors["mean"]]},
         {"params": named("expansion.log_lengthscale"), "lr": KERNEL_RATE},
         {"params": named("posterior."), "lr": POSTERIOR_RATE},
-        {"params": named("noise."), "lr": NOISE_RATE},
+        {"params": named("likelihood."), "lr": NOISE_RATE},
     ]
     return torch.optim.AdamW(groups, lr=RATE, weight_decay=0.0)
 
@@ -47,6 +57,7 @@ def by_hand(tensors: dict[str, Tensor]) -> torch.optim.AdamW:
 def engine(tensors: dict[str, Tensor]) -> AdamW:
     return AdamW(
         tensors,
+        GROUPS,
         learning_rate=RATE,
         posterior_learning_rate=POSTERIOR_RATE,
         noise_learning_rate=NOISE_RATE,
@@ -107,10 +118,12 @@ def test_rates_belong_to_names():
     """The first step of Adam moves every parameter by its rate, against the sign of its gradient."""
     mine = leaves(2)
     before = copies(mine)
-    optimiser = AdamW(mine, learning_rate=RATE, posterior_learning_rate=POSTERIOR_RATE, noise_learning_rate=NOISE_RATE)
+    optimiser = AdamW(
+        mine, GROUPS, learning_rate=RATE, posterior_learning_rate=POSTERIOR_RATE, noise_learning_rate=NOISE_RATE
+    )
     give_gradients(mine)
     optimiser.step()
-    own = {"posterior": POSTERIOR_RATE, "noise": NOISE_RATE}
+    own = {"posterior": POSTERIOR_RATE, "likelihood": NOISE_RATE}
     for name, tensor in mine.items():
         expected = before[name] - own.get(name.partition(".")[0], RATE) * tensor.grad.sign()
         assert torch.allclose(tensor, expected, rtol=0.0, atol=1e-6), name
@@ -119,7 +132,7 @@ def test_rates_belong_to_names():
 def test_without_rates_of_their_own_all_have_the_same():
     mine = leaves()
     before = copies(mine)
-    optimiser = AdamW(mine, learning_rate=RATE)
+    optimiser = AdamW(mine, GROUPS, learning_rate=RATE)
     give_gradients(mine)
     optimiser.step()
     for name, tensor in mine.items():
@@ -134,10 +147,10 @@ def test_a_leaf_without_a_gradient_is_left_alone(lab):
     for _ in range(5):
         a.zero_grad()
         b.zero_grad()
-        give_gradients({k: v for k, v in mine.items() if k != "noise.raw"}, theirs)
+        give_gradients({k: v for k, v in mine.items() if k != "likelihood.raw"}, theirs)
         a.step()
         b.step()
-    assert torch.equal(mine["noise.raw"], theirs["noise.raw"])
+    assert torch.equal(mine["likelihood.raw"], theirs["likelihood.raw"])
     assert lab.largest(mine, theirs) < 1e-12
 
 

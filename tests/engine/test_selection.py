@@ -51,10 +51,8 @@ def test_some_best_epoch_is_not_the_last(lab):
 def test_corrected_methods_are_selected_with_the_correction(lab):
     """The same training, told to predict with and without it: the scores differ, the training does not."""
     runs = [
-        train(
-            lab.build("pp-dkl"), lab.members(2), lab.data, lab.validation, lab.settings("pp-dkl", corrected=corrected)
-        )
-        for corrected in (True, False)
+        train(build, lab.members(2), lab.data, lab.validation, lab.settings("pp-dkl"))
+        for build in (lab.build("pp-dkl"), lab.uncorrected("pp-dkl"))
     ]
     for corrected, plain in zip(*runs, strict=True):
         assert torch.allclose(corrected.history["train_loss"], plain.history["train_loss"], rtol=1e-12)

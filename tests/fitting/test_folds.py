@@ -13,7 +13,7 @@ from deepbasis.errors import NumericalError
 from deepbasis.fitting.held_out import Fold, join_predictions, join_rows
 from deepbasis.fitting.train import Execution
 from deepbasis.gp.calibration import calibrate
-from deepbasis.gp.predictive import GaussianMixture
+from deepbasis.gp.predictive import GaussianMixture, mixture
 from support.choosing import kernel, network
 from support.recipes import FEW_STEPS, only, recipe
 from support.runs import Watch, as_model, ctrl_c, fit, power_failure, prepared, watched
@@ -128,10 +128,8 @@ def test_all_rows_held_out_calibrate_and_score(members: int) -> None:
     parts = []
     for k, fold in enumerate(folds):
         with torch.no_grad():
-            terms = [everyone.pop(0)(fold.held_out.x) for _ in range(k, members, 4)]
-        parts.append(
-            GaussianMixture(torch.stack([t.mean for t in terms]), torch.stack([t.var + t.noise for t in terms]))
-        )
+            mine = [everyone.pop(0).predict(fold.held_out.x) for _ in range(k, members, 4)]
+        parts.append(mixture(mine))
     held_out = join_rows([fold.held_out for fold in folds])
     predicted = join_predictions(parts)
     expected = calibrate(predicted, held_out.y)

@@ -143,7 +143,7 @@ def test_members_with_a_line_learn_what_it_leaves(objective: str, slopes: list[t
         for name, value in alone.parameters.items():
             torch.testing.assert_close(ours.parameters[name], value, rtol=1e-8, atol=1e-10)
         torch.testing.assert_close(ours.history["validation"], alone.history["validation"], rtol=1e-8, atol=1e-10)
-        both = [Ensemble([outcome.model(model_of)], corrected=False, dtype=torch.float64) for outcome in (ours, alone)]
+        both = [Ensemble([outcome.model(model_of)], dtype=torch.float64) for outcome in (ours, alone)]
         back = line_at(x) if any(member.slope) else 0.0
         torch.testing.assert_close(both[0].predict(x).means[0], both[1].predict(x).means[0] + back)
 

@@ -364,7 +364,7 @@ def test_members_train_alone_as_among_others(embedding, precision):
     # A member's model is found again with its embedding, and so is the ensemble's prediction.
     models = [outcome.model(make) for outcome in together]
     x = VALIDATION.x[:7]
-    means = Ensemble(models, corrected=False, dtype=settings.dtype).predict(x).mean
+    means = Ensemble(models, dtype=settings.dtype).predict(x).mean
     apart = [model(x.to(settings.dtype)).mean.double() for model in models]
     assert torch.allclose(means.double(), torch.stack(apart).mean(0), rtol=0.0, atol=1e-5)
 
@@ -386,7 +386,7 @@ def test_frequencies_do_not_decay():
     before = {name: leaf.detach().clone() for name, leaf in leaves.items()}
     for leaf in leaves.values():
         leaf.grad = torch.zeros_like(leaf)
-    AdamW(leaves, learning_rate=0.1, weight_decay=0.5).step()
+    AdamW(leaves, model.parameter_groups(), learning_rate=0.1, weight_decay=0.5).step()
     assert torch.equal(leaves["backbone.embedding.c"], before["backbone.embedding.c"])
     assert torch.allclose(leaves["backbone.project.weight"], 0.95 * before["backbone.project.weight"])
 

@@ -7,21 +7,24 @@ so at small noise it is the code that is tested, not the oracle.
 import contextlib
 import gc
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import mpmath as mp
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepbasis.errors import InputError, NumericalError
 from deepbasis.gp import exact
 from deepbasis.gp.backbone import Identity
 from deepbasis.gp.build import build
 from deepbasis.gp.expansion import PassThrough
-from deepbasis.gp.model import DeepBasisGP, Noise
+from deepbasis.gp.likelihoods import GaussianLikelihood
+from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import WeightPosterior
 
 DIGITS = 40
@@ -288,7 +291,7 @@ def test_chunked_gradient_is_autograd_of_the_whole(method: str, noise: float, si
     model.zero_grad()
     value = exact.accumulate_gradient(model, chunked(x, y, size))
     assert value == pytest.approx(-33 * float(plain_loss(model, x, y).detach()), rel=1e-8)
-    assert {"mean", "noise.raw", "backbone.project.weight"} <= expected.keys()
+    assert {"mean", "likelihood.raw", "backbone.project.weight"} <= expected.keys()
     for name, p in model.named_parameters():
         assert (p.grad is None) == (name not in expected)
         assert p.grad is None or relative(p.grad, expected[name]) < 1e-8, name
@@ -408,6 +411,76 @@ def test_a_correction_is_felt() -> None:
         assert relative(by_correction, (0.5 / s).expand(12)) < 1e-12
 
 
+@pytest.mark.parametrize("size", [1, 7, 33])
+@pytest.mark.parametrize("method", ["sv-rbf", "sv-rbf-linear", "sv-dkl", "pp-dkl"])
+def test_chunked_gradient_of_a_sparse_method_is_that_of_its_bound(method: str, size: int) -> None:
+    """Eq. 3, in value and gradient, to autograd of the whole; Eq. 11 of the same basis is another."""
+    model = small_model(method, 1e-2)
+    x, y = rows(33)
+
+    def bound() -> Tensor:
+        phi, _, correction, _ = model.features(x)
+        return exact.sparse_bound(phi, correction, y - model.mean, model.noise())
+
+    expected = gradients(model, lambda: (-bound() / 33).backward())
+    plain = gradients(model, lambda: plain_loss(model, x, y).backward())
+    found = gradients(model, lambda: exact.accumulate_gradient(model, chunked(x, y, size)))
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        assert relative(gradient, expected[name]) < 1e-8, name
+    assert relative(plain["likelihood.raw"], expected["likelihood.raw"]) > 1e-2
+    value = exact.accumulate_gradient(model, chunked(x, y, size))
+    assert value == pytest.approx(float(bound().detach()), rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["dbk-silu", "sv-rbf"])
+def test_weights_of_rows_are_repetitions_to_the_gradient(method: str) -> None:
+    model = small_model(method, 1e-2)
+    x, y = rows(24)
+    count = torch.arange(24) % 4
+    parts = list(zip(x.split(9), y.split(9), count.double().split(9), strict=True))
+    weighted = gradients(model, lambda: exact.accumulate_gradient(model, lambda: parts))
+    repeated = gradients(model, lambda: exact.accumulate_gradient(model, lambda: [again(count, x, y)]))
+    for name, gradient in weighted.items():
+        assert relative(gradient, repeated[name]) < 1e-9, name
+
+
+@pytest.mark.parametrize("method", ["dbk-silu", "sv-rbf"])
+def test_processes_that_share_the_rows_have_the_gradient_of_all(method: str) -> None:
+    """Three threads as processes: one with most rows, one with few, one with none."""
+    x, y = rows(24)
+    alone, together = small_model(method, 1e-2), [small_model(method, 1e-2) for _ in range(3)]
+    value = exact.accumulate_gradient(alone, chunked(x, y, 10))
+    barrier, given = threading.Barrier(3), {}
+    parts = [[(x[:10], y[:10]), (x[10:19], y[10:19])], [(x[19:], y[19:])], []]
+
+    def worker(k: int) -> float:
+        def add_up(*tensors: Tensor) -> None:
+            given[k] = [t.clone() for t in tensors]
+            barrier.wait(30)
+            sums = [sum(others) for others in zip(*given.values(), strict=True)]
+            barrier.wait(30)
+            for tensor, total in zip(tensors, sums, strict=True):
+                tensor.copy_(total)
+
+        return exact.accumulate_gradient(together[k], lambda: parts[k], add_up)
+
+    with ThreadPoolExecutor(3) as pool:
+        values = list(pool.map(worker, range(3)))
+    assert values == pytest.approx([value] * 3, rel=1e-10)
+    for model in together:
+        for (name, p), q in zip(model.named_parameters(), alone.parameters(), strict=True):
+            assert (p.grad is None) == (q.grad is None)
+            assert p.grad is None or relative(p.grad, q.grad) < 1e-9, name
+
+
+def test_exact_inference_is_for_a_gaussian_alone() -> None:
+    model = small_model("dbk-silu", 1e-2)
+    model.likelihood = nn.Linear(1, 1)
+    with pytest.raises(InputError, match="Gaussian likelihood, got Linear"):
+        exact.posterior(model, chunked(*rows(5), 5))
+
+
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
@@ -495,7 +568,7 @@ def test_basis_that_is_not_finite_is_an_error(use: Use, bad: float, rank: int) -
 def test_posterior_is_usable_or_an_error(energy: float) -> None:
     """A basis of rank 1 with ||Phi||^2 / s of 5e14 to 5e17, where float64 ends: never a q(w) that is silently NaN."""
     for rank in (2, 8, 32, 128) * 15:
-        model = DeepBasisGP(Identity(rank), PassThrough(rank), WeightPosterior(rank), Noise(2e-6)).double()
+        model = DeepBasisGP(Identity(rank), PassThrough(rank), WeightPosterior(rank), GaussianLikelihood(2e-6)).double()
         one = torch.outer(torch.randn(50, dtype=torch.float64), torch.randn(rank, dtype=torch.float64))
         chunks = chunked(math.sqrt(energy) * one / one.norm(), torch.randn(50, dtype=torch.float64), 50)
         with contextlib.suppress(NumericalError):

@@ -66,9 +66,9 @@ def gradients(model: DeepBasisGP, loss: Tensor) -> dict[str, Tensor]:
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
-def written_out(name: str, t: Terms, y: Tensor) -> float:
+def written_out(name: str, t: Terms, y: Tensor, s: float) -> float:
     """Eq. 5, 6 and 15 for one row after the other, with scalars."""
-    total, s = 0.0, float(t.noise)
+    total = 0.0
     biggest = max(float(v) for v in t.prior_var)
     for y_i, mean, var, prior, correction in zip(y, t.mean, t.var, t.prior_var, t.correction, strict=True):
         error2, var, prior, correction = float(y_i - mean) ** 2, float(var), float(prior), float(correction)
@@ -87,7 +87,8 @@ def test_value_is_the_equation(name: str, expansion: str, dtype: torch.dtype) ->
     with torch.no_grad():
         t = model(x)
         rel = 1e-12 if dtype == torch.float64 else 1e-5
-        assert float(objective(name)(model, x, y, None)) == pytest.approx(written_out(name, t, y), rel=rel)
+        expected = written_out(name, t, y, float(model.noise()))
+        assert float(objective(name)(model, x, y, None)) == pytest.approx(expected, rel=rel)
 
 
 def test_mse_is_of_the_mean(dtype: torch.dtype) -> None:
@@ -118,7 +119,8 @@ def test_ppgp_is_the_log_of_the_expected_likelihood() -> None:
     with torch.no_grad():
         t = model(x)
         f = t.mean[:, None] + t.var.sqrt()[:, None] * nodes
-        density = torch.exp(-0.5 * (y[:, None] - f).square() / t.noise) / torch.sqrt(2.0 * math.pi * t.noise)
+        s = model.noise()
+        density = torch.exp(-0.5 * (y[:, None] - f).square() / s) / torch.sqrt(2.0 * math.pi * s)
         expected = (density @ masses / masses.sum()).log().mean() - BETA * t.kl / N
         torch.testing.assert_close(-objectives.ppgp(model, x, y, N, beta=BETA), expected, rtol=1e-6, atol=0.0)
 
@@ -128,10 +130,9 @@ def test_ppgp_is_below_elbo(expansion: str) -> None:
     """Jensen, log E >= E log: as losses, Eq. 6 with beta = 1 <= Eq. 5."""
     model, (x, y) = small_model(expansion), batch()
     with torch.no_grad():
-        t = model(x)
         for noise in (1e-4, 1e-2, 1.0, 100.0):
-            given = with_terms(model, t._replace(noise=torch.tensor(noise, dtype=torch.float64)))
-            assert objectives.ppgp(given, x, y, N) < objectives.elbo(given, x, y, N)
+            model.likelihood.set_noise(noise)
+            assert objectives.ppgp(model, x, y, N) < objectives.elbo(model, x, y, N)
 
 
 def test_dppgp_without_trace_is_ppgp_without_correction() -> None:
@@ -203,7 +204,8 @@ class Loss(nn.Module):
 
 def passes_gradcheck(loss: nn.Module, x: Tensor, y: Tensor) -> bool:
     """Central differences in every entry of every parameter: 1e-6 absolute, 1e-5 relative."""
-    names, parameters = zip(*loss.named_parameters(), strict=True)
+    known = {name: p for name, p in loss.named_parameters() if not bool(p.isnan().any())}  # the noise of a DNN is not
+    names, parameters = zip(*known.items(), strict=True)
 
     def value(*values: Tensor) -> Tensor:
         return functional_call(loss, dict(zip(names, values, strict=True)), (x, y))

@@ -1,6 +1,7 @@
 """Whatever the scales, duplicates and distances: no prediction is NaN, and none is more certain than the noise."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -11,9 +12,9 @@ from torch import Tensor
 from deepbasis.gp.build import build
 from deepbasis.gp.exact import fit_posterior
 from deepbasis.gp.expansion import RBF
+from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.predictive import predict
 from deepbasis.registry import OBJECTIVES
 
 D, R, H = 3, 8, 8
@@ -108,10 +109,10 @@ def take_steps(model: DeepBasisGP, method: str, x: Tensor, y: Tensor) -> None:
 @torch.no_grad()
 def check_predictions(model: DeepBasisGP, method: str, x: Tensor, stage: str) -> int:
     terms = model(x)
-    p = predict(terms, corrected=METHODS[method].corrected)
+    p = model.predict(x)
     assert bool(torch.isfinite(p.mean).all()), stage
     assert bool(torch.isfinite(p.variance).all()), stage
-    assert bool((p.variance >= terms.noise).all()), stage
+    assert bool((p.variance >= model.noise()).all()), stage
     assert bool((terms.var >= 0).all()), stage
     assert bool((terms.correction >= 0).all()), stage
     assert bool(torch.isfinite(p.crps(p.mean)).all()), stage
@@ -122,9 +123,8 @@ def check_world(method: str, dtype: torch.dtype, world: World) -> int:
     """Predict at the start, after a few steps and with the exact posterior; the number of predictions."""
     x, y = (t.to(dtype) for t in world.train())
     questions = world.questions(x.double()).to(dtype)
-    model = build(method, D, rank=R, width=H, seed=world.seed, noise_parameterisation=world.noise_parameterisation).to(
-        dtype
-    )
+    likelihood = partial(GaussianLikelihood, parameterisation=world.noise_parameterisation)
+    model = build(method, D, rank=R, width=H, seed=world.seed, likelihood=likelihood).to(dtype)
     move_inducing_points(model, x, world)
     rows = check_predictions(model, method, questions, "start")
     take_steps(model, method, x, y)

@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves
 from deepbasis.gp.backbone import Identity, ResNet
 from deepbasis.gp.build import build
 from deepbasis.gp.expansion import RBF, PassThrough, SiLU
+from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.methods import METHODS
-from deepbasis.gp.model import DeepBasisGP, Noise
+from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
 from deepbasis.registry import OBJECTIVES
 
@@ -36,7 +37,20 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
     "PointWeights": lambda: PointWeights(D),
     **{name: lambda name=name: build(name, D, rank=R, width=H) for name in METHODS},
 }
-NOISES = {name: lambda name=name: Noise(parameterisation=name) for name in ("log", "clamp")}
+
+
+class Noise(nn.Module):
+    """What a likelihood's noise is, as a module's output."""
+
+    def __init__(self, parameterisation: str) -> None:
+        super().__init__()
+        self.likelihood = GaussianLikelihood(parameterisation=parameterisation)
+
+    def forward(self) -> Tensor:
+        return self.likelihood.noise()
+
+
+NOISES = {name: lambda name=name: Noise(name) for name in ("log", "clamp")}
 methods = pytest.mark.parametrize("method", list(METHODS))
 
 
@@ -47,8 +61,8 @@ def members(make: Callable[[], nn.Module], dtype: torch.dtype) -> list[nn.Module
         for module in made:
             for parameter in module.parameters():
                 parameter += 0.05 * torch.randn_like(parameter)
-            if isinstance(module, Noise) and module.parameterisation == "clamp":
-                module.raw.abs_().add_(0.01)
+            if isinstance(module, Noise) and module.likelihood.parameterisation == "clamp":
+                module.likelihood.raw.abs_().add_(0.01)
     return made
 
 
@@ -164,7 +178,7 @@ def test_objectives_of_a_stack_equal_those_of_its_members(method, dtype):
 
 
 def model_with(expansion: RBF) -> DeepBasisGP:
-    return DeepBasisGP(Identity(D), expansion, WeightPosterior(expansion.rank), Noise())
+    return DeepBasisGP(Identity(D), expansion, WeightPosterior(expansion.rank), GaussianLikelihood())
 
 
 def with_one_failure(how: str, dtype: torch.dtype) -> list[nn.Module]:

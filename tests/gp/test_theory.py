@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from deepbasis.gp import exact
 from deepbasis.gp.backbone import Identity
 from deepbasis.gp.expansion import RBF, Features
+from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.metrics import basis_spectrum, effective_rank, spectrum
-from deepbasis.gp.model import DeepBasisGP, Noise
+from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import WeightPosterior
 
 # Woodbury (Eq. 18) ----------------------------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ def test_karhunen_loeve() -> None:
     and five of them are allowed for.
     """
     kernel, draws = rbf_on_interval(), 40_000
-    model = DeepBasisGP(Identity(1), Mercer(kernel, 14), WeightPosterior(14), Noise()).double()
+    model = DeepBasisGP(Identity(1), Mercer(kernel, 14), WeightPosterior(14), GaussianLikelihood()).double()
     f = model.sample_functions(draws, prior=True, generator=torch.Generator().manual_seed(0))(GRID)
     covariance = f.mT @ f / draws
     assert float((covariance - kernel.kernel(GRID, GRID)).abs().max()) < 5.0 * 1.3 * math.sqrt(2.0 / draws)

@@ -28,7 +28,7 @@ def test_both_noises_start_at_the_same_variance():
 def test_settings_are_the_papers_but_for_the_reading():
     usual = FAST_LOG.settings("dbk-silu")
     assert (usual.learning_rate, usual.weight_decay, usual.batch_size, usual.epochs) == (1e-3, 1e-2, 1024, 400)
-    assert (usual.noise_learning_rate, usual.objective, usual.corrected) == (2e-2, "dppgp", False)
+    assert (usual.noise_learning_rate, usual.objective) == (2e-2, "dppgp")
     assert READINGS["log"].settings("dbk-silu").noise_learning_rate == 1e-3
     assert READINGS["detached"].settings("dbk-silu").objective == "dppgp-detached"
     assert READINGS["detached"].settings("pp-dkl").objective == "ppgp"

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_map
 
 from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int
 from deepbasis.gp.calibration import Calibration
-from deepbasis.gp.model import DeepBasisGP, Terms
-from deepbasis.gp.predictive import GaussianMixture
+from deepbasis.gp.model import NO_RESIDUAL_VARIANCE, DeepBasisGP
+from deepbasis.gp.posterior import PointWeights
+from deepbasis.gp.predictive import Predictive
 
 
 @dataclass(frozen=True)
@@ -138,31 +139,47 @@ class Ensemble:
         self,
         models: Sequence[DeepBasisGP],
         *,
-        corrected: bool,
         calibration: Calibration | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         chunk_rows: int | None = None,
     ) -> None:
         self.stack = Stack(models, device=torch.device(device), dtype=dtype)
-        self.corrected = corrected
         self.calibration = calibration
         if chunk_rows is None:  # a CPU's cache holds little, a GPU wants much to do
             chunk_rows = 65_536 if self.stack.device.type == "cuda" else 4_096
         self.chunk_rows = max(1, check_positive_int("chunk_rows", chunk_rows) // len(models))
 
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> GaussianMixture:
+    def predict(self, x: Tensor) -> Predictive:
         """The equal mixture of the members' predictions for rows x [n, d], calibrated, on the device of `x`."""
-        means, variances = [], []
-        for chunk in x.split(self.chunk_rows):
-            rows = chunk.to(self.stack.device, self.stack.dtype)
-            terms: Terms = self.stack.map(lambda model, rows: model(rows), shared=(rows,))
-            if bool(terms.info.any()):
-                bad = terms.info.nonzero()[:, 0].tolist()
-                raise NumericalError(f"members {bad} cannot predict: their inducing points' kernel is not positive")
-            variance = terms.var + terms.correction if self.corrected else terms.var
-            means.append(terms.mean.to(x.device))
-            variances.append((variance + terms.noise[:, None]).to(x.device))
-        predicted = GaussianMixture(torch.cat(means, 1), torch.cat(variances, 1))
+        parts, noise, info = self._map(_predictive, x)
+        if bool(info.any()):
+            bad = info.any(1).nonzero()[:, 0].tolist()
+            raise NumericalError(f"members {bad} cannot predict: their inducing points' kernel is not positive")
+        if isinstance(self.stack.template.posterior, PointWeights) and bool(noise.isnan().any()):
+            raise InputError(NO_RESIDUAL_VARIANCE)
+        predicted = self.stack.template.likelihood.distribution(*parts)
         return predicted if self.calibration is None else self.calibration.apply(predicted)
+
+    def means(self, x: Tensor) -> Tensor:
+        """The members' means [E, n]: all that a DNN has to say before it has its residual variance."""
+        means: Tensor = self._map(lambda model, rows: model(rows).mean, x)
+        return means
+
+    @torch.no_grad()
+    def _map(self, function: Callable[[DeepBasisGP, Tensor], Any], x: Tensor) -> Any:
+        """Of chunks of rows, one after another: tensors [E, rows, ...], put together on the device of `x`."""
+        chunks = [
+            tree_map(
+                lambda part: part.to(x.device),
+                self.stack.map(function, shared=(chunk.to(self.stack.device, self.stack.dtype),)),
+            )
+            for chunk in x.split(self.chunk_rows)
+        ]
+        return tree_map(lambda *parts: torch.cat(parts, 1), *chunks)
+
+
+def _predictive(model: DeepBasisGP, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    """What its distribution of y is made of; the noise and the pivot of a failed factorisation, once a chunk."""
+    terms = model(x)
+    return model.predictive(terms), model.noise().reshape(1), terms.info.reshape(1)

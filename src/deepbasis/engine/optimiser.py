@@ -13,15 +13,15 @@ from deepbasis.engine.device import compiled
 class AdamW:
     """AdamW (torch's own functional form) over stacked leaves, with its moments by name.
 
-    Parameters are told apart by how their names begin, never by their shape, which stacking changes: weight
-    decay is for the backbone alone (Appendix B), without its embedding, whose parameters are frequencies; q(w), the
-    noise and the logarithms of an RBF kernel may have learning rates of their own. Those that have the same rate and
-    decay are stepped together. Rates are tensors, so that a schedule can change them in a CUDA graph.
+    `groups` says to which group a parameter belongs (`DeepBasisGP.parameter_groups`): "network" has weight decay, the
+    "posterior", the "likelihood" and the "kernel" may have learning rates of their own. Those that have the same rate
+    and decay are stepped together. Rates are tensors, so that a schedule can change them in a CUDA graph.
     """
 
     def __init__(
         self,
         leaves: Mapping[str, Tensor],
+        groups: Mapping[str, str],
         *,
         learning_rate: float,
         posterior_learning_rate: float | None = None,
@@ -36,19 +36,17 @@ class AdamW:
         self._on_gpu = device.type == "cuda"
         self._count = {name: torch.zeros((), device=device) for name in leaves}  # torch wants one for each
         rates = {
-            "posterior.": posterior_learning_rate,
-            "noise.": noise_learning_rate,
-            "expansion.log_": kernel_learning_rate,
+            "posterior": posterior_learning_rate,
+            "likelihood": noise_learning_rate,
+            "kernel": kernel_learning_rate,
         }
-        groups: dict[tuple[float, float], list[str]] = {}
+        alike: dict[tuple[float, float], list[str]] = {}
         for name in leaves:
-            own = next((rate for part, rate in rates.items() if name.startswith(part)), None)
-            decays = name.startswith("backbone.") and not name.startswith("backbone.embedding.")
-            key = (own or learning_rate, weight_decay if decays else 0.0)
-            groups.setdefault(key, []).append(name)
+            rate = rates.get(groups[name]) or learning_rate
+            alike.setdefault((rate, weight_decay if groups[name] == "network" else 0.0), []).append(name)
         exact = torch.float32 if self._on_gpu else torch.float64  # a fused step on a GPU takes float32 alone
         self.groups = [
-            (torch.tensor(rate, device=device, dtype=exact), decay, names) for (rate, decay), names in groups.items()
+            (torch.tensor(rate, device=device, dtype=exact), decay, names) for (rate, decay), names in alike.items()
         ]
         self._step: Callable[[], None] = self._fused_step
 

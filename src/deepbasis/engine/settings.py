@@ -19,8 +19,6 @@ class Settings:
     """Defaults are the paper's (Appendix B)."""
 
     objective: str = "dppgp"
-    corrected: bool = False
-    """Whether predictions, and so the validation NLL, carry the variance correction of Eq. 4."""
     epochs: int = 400
     """With `objective="mml"` an epoch is one full-batch step."""
     passes: int = 1
@@ -33,7 +31,7 @@ class Settings:
     """For q(w); None is `learning_rate`."""
     noise_learning_rate: float | None = None
     kernel_learning_rate: float | None = None
-    """For the logarithms of an RBF kernel's numbers: lengthscales, variance, slope."""
+    """For what the expansion names as its kernel's: of RBF the logarithms of lengthscales, variance and slope."""
     weight_decay: float = 1e-2
     schedule: str = "constant"
     """Or "cosine", down to 0 at the last of `epochs`."""
@@ -99,4 +97,4 @@ class Settings:
 def settings_for(method: str, **changes: object) -> Settings:
     """The settings of a method of the paper, with `changes` to any of them."""
     row = METHODS[METHODS.check("method", method)]
-    return Settings(**{"objective": row.objective, "corrected": row.corrected, **changes})  # type: ignore[arg-type]
+    return Settings(**{"objective": row.objective, **changes})  # type: ignore[arg-type]

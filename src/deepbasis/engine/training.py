@@ -30,8 +30,8 @@ from deepbasis.engine.settings import Settings
 from deepbasis.engine.streams import Stream
 from deepbasis.engine.wave import Wave
 from deepbasis.errors import InputError, check_choice, check_positive_int
+from deepbasis.gp.exact import check_exact
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.posterior import WeightPosterior
 from deepbasis.progress import EpochReport, Progress
 
 log = logging.getLogger("deepbasis")
@@ -73,8 +73,8 @@ def train(
     columns = data.columns if isinstance(data, Stream) else data.x.shape[1]
     if columns != validation.x.shape[1]:
         raise InputError(f"the training data have {columns} columns, the validation data {validation.x.shape[1]}")
-    if settings.exact and not isinstance(build(members[0]).posterior, WeightPosterior):
-        raise InputError("exact training (mml) needs a distribution over the weights; a DNN has point weights")
+    if settings.exact:
+        check_exact(build(members[0]))
     by_members = _by_members(spread, team, members, data)
     file = (checkpoint, checkpoint_seconds)
     run = _Run(build, members, data, validation, settings, place, progress, *file, clock, team, by_members)

@@ -23,8 +23,6 @@ from deepbasis.engine.streams import Stream
 from deepbasis.gp import exact
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import Whole
-from deepbasis.gp.posterior import WeightPosterior
-from deepbasis.gp.predictive import Gaussian
 from deepbasis.registry import OBJECTIVES
 
 log = logging.getLogger("deepbasis")
@@ -69,9 +67,11 @@ class Wave:
         self.loss: Callable[[], Tensor] = self._eager_loss
         self.score: Callable[[Batch], tuple[Tensor, Tensor, Tensor]] = self._eager_score
 
-        trained = {k: p for k, p in self.stack.leaves.items() if not (settings.exact and k.startswith("posterior."))}
+        groups = self.stack.template.parameter_groups()
+        trained = {k: p for k, p in self.stack.leaves.items() if not (settings.exact and groups[k] == "posterior")}
         self.optimiser = AdamW(
             trained,
+            groups,
             learning_rate=settings.learning_rate,
             posterior_learning_rate=settings.posterior_learning_rate,
             noise_learning_rate=settings.noise_learning_rate,
@@ -188,23 +188,20 @@ class Wave:
         return losses.sum()
 
     def _exact_step(self) -> None:
-        """Algorithm 1, lines 2 to 5: the gradient of -log p(y) / n, chunk by chunk, then the new solution.
-
-        Of a sparse method (SV-RBF, ...) it is that of the bound of Eq. 3.
-        """
+        """Algorithm 1, lines 2 to 5: the gradient of -log p(y) / n, chunk by chunk, then the new solution."""
         solution = self._solution
         assert solution is not None
         n = self.n.double()
         self.optimiser.zero_grad()
         squared = torch.zeros_like(self._loss_sum)
         for x, y, weight, _ in self.source.chunks(self.settings.chunk_rows):
-            loss, chunk_squared = self.stack.map(_chunk_loss, (solution,), (x, y, weight, self.settings.corrected))
+            loss, chunk_squared = self.stack.map(exact.model_chunk_loss, (solution,), (x, y, weight))
             (loss / (n / self.team.size)).sum().backward()  # a sum over workers, of which the mean will be taken
             squared += chunk_squared
         self.team.sum_(squared)
-        losses = self.stack.map(_shared_loss, (solution,), (n,))
+        losses = self.stack.map(exact.model_shared_loss, (solution,), (n,))
         (losses / n).sum().backward()
-        self._loss_sum.sub_(self.stack.map(_likelihood, (solution, squared), (n,)) / n)
+        self._loss_sum.sub_(self.stack.map(exact.model_likelihood, (solution, squared), (n,)) / n)
         self._descend()
         self._solve()
 
@@ -223,17 +220,17 @@ class Wave:
         """Eq. 10 at the present parameters, for the next gradient; and as q(w), which the validation predicts with."""
         total: Any = None
         for x, y, weight, _ in self.source.chunks(self.settings.chunk_rows):
-            chunk = self.stack.map(_statistics, (), (x, y, weight))
+            chunk = self.stack.map(exact.model_statistics, (), (x, y, weight))
             total = chunk if total is None else total.plus(chunk)
         if not self.team.alone:
             total = exact.Statistics(*(part.contiguous() for part in total))  # vmap repeats what all members have
             self.team.sum_(*total)
-        solution = self.stack.map(_solution, (total,))
+        solution = self.stack.map(exact.model_solution, (total,))
         if self._solution is None:
             self._solution = exact.Solution(*(part.clone() for part in solution))
         for place, part in zip(self._solution, solution, strict=True):
             place.copy_(part)  # in place: a CUDA graph reads and writes fixed addresses
-        for name, value in self.stack.map(_posterior_parameters, (solution,)).items():
+        for name, value in self.stack.map(exact.model_posterior, (solution,)).items():
             self.stack.with_axis(self.stack.leaves[f"posterior.{name}"].detach()).copy_(value)
 
     # ---- validation --------------------------------------------------------------------------------------------
@@ -272,11 +269,10 @@ class Wave:
         if self.settings.objective == "mse":
             rows = (y - t.mean).square()
         else:
-            var = t.var + t.correction if self.settings.corrected else t.var
-            predicted = Gaussian(t.mean, var + t.noise)
+            predicted = model.likelihood.distribution(*model.predictive(t))
             rows = predicted.crps(y) if self.settings.selection == "crps" else -predicted.log_prob(y)
         rows = torch.where(weight > 0, weight * rows.double(), 0.0)
-        return rows.sum(), t.noise.double(), t.info.double()
+        return rows.sum(), model.noise().double(), t.info.double()
 
     # ---- compilation, capture and precision --------------------------------------------------------------------
 
@@ -376,34 +372,6 @@ class Wave:
         for name in [k for k in state.tensors if k.startswith(("first/", "second/", "average/", "parameters/"))]:
             del state.tensors[name]
         return [state.select([k]) for k in range(self.stack.size)]
-
-
-def _chunk_loss(
-    model: DeepBasisGP, solution: exact.Solution, x: Tensor, y: Tensor, weight: Tensor | None, corrected: bool
-) -> Any:
-    features = model.features(x)
-    correction = features.correction if corrected else None
-    return exact.chunk_loss(features.phi, y - model.prior_mean(x), model.noise(), solution, weight, correction)
-
-
-def _shared_loss(model: DeepBasisGP, solution: exact.Solution, n: Tensor) -> Tensor:
-    return exact.shared_loss(n, model.noise(), solution)
-
-
-def _likelihood(model: DeepBasisGP, solution: exact.Solution, squared: Tensor, n: Tensor) -> Tensor:
-    return exact.likelihood(n, model.noise().detach(), solution, squared)
-
-
-def _statistics(model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor | None) -> exact.Statistics:
-    return exact.statistics(model.basis(x), y - model.prior_mean(x), weight)
-
-
-def _solution(model: DeepBasisGP, total: exact.Statistics) -> exact.Solution:
-    return exact.solve(total, model.noise())
-
-
-def _posterior_parameters(model: DeepBasisGP, solution: exact.Solution) -> dict[str, Tensor]:
-    return WeightPosterior.parameters_of(solution.w, model.noise().double() * solution.Lambda_inv)
 
 
 def _chunked(data: Batch, rows: int) -> list[Batch]:

@@ -152,7 +152,6 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
         rate, kernel_rate = float(spec.learning_rate), None
     settings = Settings(
         objective=objective,
-        corrected=method.corrected,
         epochs=epochs,
         passes=passes,
         batch_size=batch_size,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from deepbasis.fitting.plan import Architecture, Plan
 from deepbasis.fitting.spec import Spec
 from deepbasis.gp import metrics
 from deepbasis.gp.calibration import Calibration
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import GaussianMixture
 from deepbasis.tables.preprocessing import Preprocessor
@@ -65,8 +64,7 @@ class Fitted:
     @cached_property
     def ensemble(self) -> Ensemble:
         dtype = next(self.models[0].parameters()).dtype
-        corrected = METHODS[self.architecture.method].corrected
-        return Ensemble(self.models, corrected=corrected, calibration=self.calibration, device=self.device, dtype=dtype)
+        return Ensemble(self.models, calibration=self.calibration, device=self.device, dtype=dtype)
 
     @property
     def noise(self) -> NDArray[np.float64]:
@@ -79,7 +77,7 @@ class Fitted:
 
     def predict_encoded(self, chunks: Iterable[Tensor]) -> GaussianMixture:
         """The same of rows that the preprocessor has encoded."""
-        parts = [self.ensemble.predict(x) for x in chunks]
+        parts = [cast(GaussianMixture, self.ensemble.predict(x)) for x in chunks]
         means, variances = (
             torch.cat(tensors, 1).double() for tensors in zip(*((p.means, p.variances) for p in parts), strict=True)
         )

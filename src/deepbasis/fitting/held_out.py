@@ -11,7 +11,7 @@ import torch
 
 from deepbasis.engine.batches import Rows
 from deepbasis.gp import metrics
-from deepbasis.gp.model import NOISE_FLOOR
+from deepbasis.gp.likelihoods import NOISE_FLOOR
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
 from deepbasis.tables.table import row_labels

@@ -4,7 +4,6 @@ NOTE[DIFF]: the paper starts at a noise variance of 0.01 whatever the data. That
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Build, Member
 from deepbasis.fitting.plan import Architecture, Candidate
+from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
 
 _MOST_ROWS = 20_000  # of more rows every m-th is looked at
@@ -53,11 +53,8 @@ def straight_line(rows: Rows) -> Line:
 
 
 def starting_noise(line: Line) -> float:
-    """A noise variance to start from: half of what the line leaves of the target's.
-
-    A network leaves less than a linear function does; how much less is not known yet.
-    """
-    return min(max(0.5 * line.variance_left, 1e-4), 0.5)
+    """A noise variance to start from."""
+    return GaussianLikelihood.starting_noise(line.variance_left)
 
 
 def starting_members(candidate: Candidate, seeds: list[int], line: Line | None, start_from_data: bool) -> list[Member]:
@@ -94,9 +91,8 @@ def builder(architecture: Architecture, columns: int, at: Rows | None = None) ->
 
     def build(member: Member) -> DeepBasisGP:
         model = architecture.build(columns, member)
-        start_at: Callable[[Tensor, torch.Generator], None] | None = getattr(model.expansion, "start_at", None)
-        if some is not None and start_at is not None:
-            start_at(some, torch.Generator().manual_seed(member.seed))
+        if some is not None:
+            model.start_at(some, torch.Generator().manual_seed(member.seed))
         return model
 
     return build

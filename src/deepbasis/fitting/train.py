@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from os import PathLike
+from typing import cast
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from deepbasis.fitting.plan import Architecture, Candidate, Plan
 from deepbasis.fitting.start import builder, distinct_rows, starting_members, straight_line
 from deepbasis.gp import exact
 from deepbasis.gp.calibration import Calibration, calibrate
-from deepbasis.gp.model import NOISE_FLOOR, DeepBasisGP
+from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.predictive import GaussianMixture
 from deepbasis.progress import Progress, ProgressBar
@@ -58,10 +59,13 @@ class Trained:
     interrupted: bool
     calibration: Calibration | None = None
 
+    @property
+    def ensemble(self) -> Ensemble:
+        return Ensemble(self.models, device=self.device, dtype=self.candidate.settings.dtype)
+
     def predict(self, x: torch.Tensor) -> GaussianMixture:
         """Before calibration."""
-        settings = self.candidate.settings
-        return Ensemble(self.models, corrected=settings.corrected, device=self.device, dtype=settings.dtype).predict(x)
+        return cast(GaussianMixture, self.ensemble.predict(x))
 
     def given(self, rows: Rows) -> Trained:
         """The same kernels, with the posterior of exact inference given these rows."""
@@ -179,6 +183,5 @@ def _best_weights(outcomes: list[Outcome], pairs: int) -> list[Outcome]:
 def _give_residual_variance(found: Trained, rows: Rows) -> None:
     """A DNN has no variance of its own: each member predicts with that of its residuals on the rows held out."""
     with torch.no_grad():
-        for model, mean in zip(found.models, found.predict(rows.x).means, strict=True):
-            variance = max(float(weighted_mean((rows.y - mean).square(), rows.weight)), 2.0 * NOISE_FLOOR)
-            model.noise.raw.fill_(math.log(variance - NOISE_FLOOR))
+        for model, mean in zip(found.models, found.ensemble.means(rows.x), strict=True):
+            model.set_residual_variance(float(weighted_mean((rows.y - mean).square(), rows.weight)))

@@ -7,13 +7,14 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from deepbasis.errors import InputError, check_positive_int
+from deepbasis.errors import InputError, check_number, check_positive_int
 from deepbasis.gp.backbone import Identity, ResNet
 from deepbasis.gp.expansion import JITTER
+from deepbasis.gp.likelihoods import Likelihood
 from deepbasis.gp.methods import METHODS
-from deepbasis.gp.model import DeepBasisGP, Noise
+from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
-from deepbasis.registry import EMBEDDINGS, EXPANSIONS
+from deepbasis.registry import EMBEDDINGS, EXPANSIONS, LIKELIHOODS
 
 
 def build(
@@ -25,8 +26,8 @@ def build(
     blocks: int = 2,
     inner: int | None = None,
     embedding: str | nn.Module | Callable[[], nn.Module] | None = None,
+    likelihood: str | Callable[..., Likelihood] = "gaussian",
     noise: float = 1e-2,
-    noise_parameterisation: str = "log",
     slope: Sequence[float] = (),
     jitter: float = JITTER,
     autocast: torch.dtype | None = None,
@@ -41,15 +42,19 @@ def build(
     "periodic" or "fourier"; a ready module, of which the model has a copy (`PiecewiseLinear(quantile_edges(x, 16))`);
     or a function that makes one, with parameters from the seed (`lambda: Periodic(d, 16, scale=0.5)`).
 
+    `likelihood` is the name of one, or a function that makes one from its starting `noise`.
+
     `slope`, a number for each column, is that of the prior mean, which is a constant without it. `jitter` is that of a
     kernel with inducing points.
     """
     row = METHODS[METHODS.check("method", method)]
     rank = check_positive_int("rank", rank)
+    check_number("noise", noise, above=0.0)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
         raise InputError(f"seed must be None or an integer in [0, 2^64), got {seed!r}")
     if len(slope) not in (0, d) or not all(map(math.isfinite, slope)):
         raise InputError(f"slope must have a finite number for each of {d} columns, got {list(slope)[:8]}")
+    make_likelihood = likelihood if callable(likelihood) else LIKELIHOODS[LIKELIHOODS.check("likelihood", likelihood)]
     line = torch.tensor(slope, dtype=torch.float32) if len(slope) else None
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
@@ -65,7 +70,9 @@ def build(
         expansion = EXPANSIONS[row.expansion](backbone.width, rank, jitter=jitter)
         weights = PointWeights if row.point_weights else WeightPosterior
         posterior = weights(check_positive_int("the expansion's rank", getattr(expansion, "rank", None)))
-        return DeepBasisGP(backbone, expansion, posterior, Noise(noise, parameterisation=noise_parameterisation), line)
+        # NOTE[DIFF]: the noise of a DNN is not known before its residuals are: nothing is predicted with a start.
+        observed = make_likelihood(noise=None if row.point_weights else noise)
+        return DeepBasisGP(backbone, expansion, posterior, observed, line, corrected=row.corrected)
 
 
 def _embedding(embedding: str | nn.Module | Callable[[], nn.Module] | None, d: int) -> nn.Module | None:

@@ -19,14 +19,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from deepbasis.errors import InputError, NumericalError
+from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import WeightPosterior
 
 Weight = Float[Tensor, " b"] | None
-Chunks = Callable[[], Iterable[tuple[Tensor, Tensor]]]
-"""Called once a pass: the rows of the data set as (x [b, d], y [b]), in the same order each time."""
-WeightedChunks = Callable[[], Iterable[tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Weight]]]
-"""The same, perhaps with weights [b]."""
+Chunks = Callable[[], Iterable[tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Weight]]]
+"""Called once a pass: the rows of the data set as (x [b, d], y [b]), perhaps with weights [b], in the same order."""
 AddUp = Callable[..., None]
 """Takes tensors and makes each, in place, the sum of what all processes have; for rows that are spread over them."""
 
@@ -130,41 +129,104 @@ def shared_loss(n: Float[Tensor, ""], noise: Float[Tensor, ""], solution: Soluti
     return 0.5 * (n - r) * noise.double().log() + 0.5 * noise.double() * solution.Lambda_inv.diagonal().sum()
 
 
-def accumulate_gradient(model: DeepBasisGP, chunks: Chunks) -> float:
+def likelihood(n: Tensor, noise: Tensor, solution: Solution, squared_residual: Tensor) -> Float[Tensor, ""]:
+    """Eq. 11 in its residual form, with ||y - Phi w||^2 given.
+
+    log p(y) = -n/2 log 2 pi - (n - r)/2 log s - 1/2 log|Lambda| - 1/2 (||y - Phi w||^2 / s + ||w||^2)
+    """
+    s, r = noise.double(), len(solution.w)
+    fit = squared_residual / s + solution.w.square().sum()
+    return -0.5 * (n * math.log(2.0 * math.pi) + (n - r) * s.log() + solution.logdet_Lambda + fit)
+
+
+# ---- of one model: what Algorithm 1 needs, here and in `engine.wave` -------------------------------------------------
+
+
+def check_exact(model: DeepBasisGP) -> None:
+    if not isinstance(model.posterior, WeightPosterior):
+        raise InputError("exact inference needs a model with a distribution over its weights; a DNN has point weights")
+    if not isinstance(model.likelihood, GaussianLikelihood):
+        raise InputError(f"exact inference needs a Gaussian likelihood, got {type(model.likelihood).__name__}")
+
+
+def model_statistics(model: DeepBasisGP, x: Tensor, y: Tensor, weight: Weight = None) -> Statistics:
+    return statistics(model.basis(x), y - model.prior_mean(x), weight)
+
+
+def model_solution(model: DeepBasisGP, total: Statistics) -> Solution:
+    return solve(total, model.noise())
+
+
+def model_posterior(model: DeepBasisGP, solution: Solution) -> dict[str, Tensor]:
+    """The parameters of q(w) = N(w, s Lambda^-1), by name."""
+    return WeightPosterior.parameters_of(solution.w, model.noise().double() * solution.Lambda_inv)
+
+
+def model_chunk_loss(
+    model: DeepBasisGP, solution: Solution, x: Tensor, y: Tensor, weight: Weight = None
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """`chunk_loss` of Eq. 11; of Eq. 3 where the model predicts with the correction, as a sparse approximation does."""
+    phi, _, correction, _ = model.features(x)
+    missed = correction if model.corrected else None
+    return chunk_loss(phi, y - model.prior_mean(x), model.noise(), solution, weight, missed)
+
+
+def model_shared_loss(model: DeepBasisGP, solution: Solution, n: Tensor) -> Float[Tensor, ""]:
+    return shared_loss(n, model.noise(), solution)
+
+
+def model_likelihood(model: DeepBasisGP, solution: Solution, squared: Tensor, n: Tensor) -> Float[Tensor, ""]:
+    """Eq. 11, or Eq. 3, with the sum of what `model_chunk_loss` returns second."""
+    return likelihood(n, model.noise().detach(), solution, squared)
+
+
+def accumulate_gradient(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = None) -> float:
     """log p(y) of Eq. 11 over all chunks; the gradient of -log p(y) / n is added to the parameters' `.grad`.
 
-    Two passes: the statistics, then chunk by chunk the gradient. Memory is one chunk's activations and O(r^2).
+    Of a sparse method (SV-RBF, SV-DKL, PP-DKL: `model.corrected`) it is the bound of Eq. 3 in place of log p(y). Two
+    passes: the statistics, then chunk by chunk the gradient. Memory is one chunk's activations and O(r^2). With
+    `add_up` rows are those of all processes, and every process has the whole gradient.
     """
-    stats, solution = posterior(model, chunks)
-    noise = model.noise()
-    squared = torch.zeros_like(stats.energy)
-    rows = 0
-    for x, y in chunks():
-        loss, chunk_squared = chunk_loss(model.basis(x), y - model.prior_mean(x), model.noise(), solution)
-        (loss / stats.n).backward()
+    total, solution = posterior(model, chunks, add_up)
+    before = {p: p.grad for p in model.parameters()}
+    for p in before:
+        p.grad = None
+    squared, rows = torch.zeros_like(total.n), torch.zeros_like(total.n)
+    for x, y, *weight in chunks():
+        loss, chunk_squared = model_chunk_loss(model, solution, x, y, *weight)
+        (loss / total.n).backward()
         squared += chunk_squared
-        rows += len(y)
-    if rows != int(stats.n):
+        rows += _weight_of(y, *weight)
+    if add_up is not None:
+        trained = [p for name, p in model.named_parameters() if model.parameter_groups()[name] != "posterior"]
+        for p in trained:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad  # a process may have no rows
+        add_up(squared, rows, *(p.grad for p in trained))
+    (model_shared_loss(model, solution, total.n) / total.n).backward()
+    for p, gradient in before.items():
+        if gradient is not None:
+            p.grad = gradient if p.grad is None else gradient.add_(p.grad)
+    if not torch.isclose(rows, total.n, rtol=1e-9):
         raise InputError(
-            f"`chunks` gave {int(stats.n)} rows on the first pass and {rows} on the second: it must be a function that "
+            f"`chunks` gave {total.n:g} rows on the first pass and {rows:g} on the second: it must be a function that "
             "starts again at each call, not one iterator; the gradients are not to be used"
         )
-    (shared_loss(stats.n, noise, solution) / stats.n).backward()
-    return float(likelihood(stats.n, noise.detach(), solution, squared))
+    return float(model_likelihood(model, solution, squared, total.n))
 
 
 @torch.no_grad()
-def posterior(model: DeepBasisGP, chunks: WeightedChunks, add_up: AddUp | None = None) -> tuple[Statistics, Solution]:
+def posterior(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = None) -> tuple[Statistics, Solution]:
     """Statistics of all chunks, and Eq. 10 (Algorithm 2, line 2)."""
+    check_exact(model)
     nothing = model.noise().new_zeros(0)
     total = statistics(nothing.view(0, model.posterior.rank), nothing)
     for x, y, *weight in chunks():
-        total = total.plus(statistics(model.basis(x), y - model.prior_mean(x), *weight))
+        total = total.plus(model_statistics(model, x, y, *weight))
     if add_up is not None:
         add_up(*total)
     if not bool(total.n > 0):
         raise NumericalError("exact inference needs at least one row, the data set has none")
-    solution = solve(total, model.noise())
+    solution = model_solution(model, total)
     if int(solution.info) or not bool(solution.w.isfinite().all()):
         raise NumericalError(
             f"Phi^T Phi + noise I could not be factorised (pivot {int(solution.info)}, "
@@ -175,19 +237,13 @@ def posterior(model: DeepBasisGP, chunks: WeightedChunks, add_up: AddUp | None =
 
 
 @torch.no_grad()
-def fit_posterior(model: DeepBasisGP, chunks: WeightedChunks, add_up: AddUp | None = None) -> None:
+def fit_posterior(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = None) -> None:
     """Give the model the closed-form posterior of Eq. 10 as its q(w); it then predicts as in Algorithm 2."""
-    if not isinstance(model.posterior, WeightPosterior):
-        raise InputError("exact inference needs a model with a distribution over its weights; a DNN has point weights")
+    check_exact(model)
+    assert isinstance(model.posterior, WeightPosterior)
     _, solution = posterior(model, chunks, add_up)
     model.posterior.set_(solution.w, model.noise().double() * solution.Lambda_inv)
 
 
-def likelihood(n: Tensor, noise: Tensor, solution: Solution, squared_residual: Tensor) -> Float[Tensor, ""]:
-    """Eq. 11 in its residual form, with ||y - Phi w||^2 given.
-
-    log p(y) = -n/2 log 2 pi - (n - r)/2 log s - 1/2 log|Lambda| - 1/2 (||y - Phi w||^2 / s + ||w||^2)
-    """
-    s, r = noise.double(), len(solution.w)
-    fit = squared_residual / s + solution.w.square().sum()
-    return -0.5 * (n * math.log(2.0 * math.pi) + (n - r) * s.log() + solution.logdet_Lambda + fit)
+def _weight_of(y: Tensor, weight: Weight = None) -> Tensor:
+    return weight.double().sum() if weight is not None else torch.full((), len(y), dtype=torch.float64, device=y.device)

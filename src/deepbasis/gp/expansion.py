@@ -1,6 +1,8 @@
 """Expansions: from the backbone's output g(x) in R^h to the r basis functions phi(x) (Eq. 12, 13, 16).
 
-An expansion is any module with an attribute `rank` whose `forward(g)` returns `Features`. New ones are added here.
+An expansion is any module, made as `cls(h, rank, jitter=...)`, with an attribute `rank`, whose `forward(g)` returns
+`Features`. It may name its `kernel_parameters`, which have a learning rate of their own, and have a method
+`start_at(g, generator)` if it starts from data.
 """
 
 import math
@@ -70,6 +72,8 @@ class RBF(nn.Module):
     the inducing points float32 has lost their digits, and ||phi||^2 may pass sigma_k^2. A backbone's output never comes
     near that; the inputs of a shallow kernel should be scaled.
     """
+
+    kernel_parameters = ("log_lengthscale", "log_variance", "log_slope")
 
     def __init__(self, h: int, rank: int, *, linear: bool = False, jitter: float = JITTER) -> None:
         super().__init__()

@@ -1,20 +1,19 @@
-"""`DeepBasisGP`: backbone, expansion, q(w), noise and a mean, put together (Eq. 8)."""
+"""`DeepBasisGP`: backbone, expansion, q(w), likelihood and a mean, put together (Eq. 8)."""
 
-import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from deepbasis.errors import check_choice, check_number, check_positive_int
+from deepbasis.errors import InputError, NumericalError, check_positive_int
+from deepbasis.gp.backbone import Identity
 from deepbasis.gp.expansion import Features
+from deepbasis.gp.likelihoods import GaussianLikelihood, Likelihood
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
 from deepbasis.gp.precision import full_product
-
-NOISE_FLOOR = 1e-6
-"""Appendix B: sigma_eps^2 is "constrained to be no smaller than 1e-6"."""
+from deepbasis.gp.predictive import Predictive
 
 
 class Terms(NamedTuple):
@@ -27,40 +26,22 @@ class Terms(NamedTuple):
     """k(x, x) = ||phi(x)||^2."""
     correction: Float[Tensor, " b"]
     """k~(x, x) - ||phi(x)||^2 >= 0 of Eq. 4; zero for a basis without a full kernel behind it."""
-    noise: Float[Tensor, ""]
-    """sigma_eps^2."""
     kl: Float[Tensor, ""]
     info: Int[Tensor, ""]
     """Not 0 if a factorisation failed; everything else is then NaN."""
 
 
-class Noise(nn.Module):
-    """The noise variance sigma_eps^2, no smaller than its floor.
-
-    NOTE[GAP]: the paper does not say how it is parameterised, and it matters more than anything else that is unsaid.
-    "log": floor + exp(raw), the default. "clamp": the variance itself, cut off at the floor; its gradient is zero once
-    it is below, so it stays there.
-    """
-
-    def __init__(self, initial: float = 1e-2, *, floor: float = NOISE_FLOOR, parameterisation: str = "log") -> None:
-        super().__init__()
-        self.floor = check_number("noise floor", floor, at_least=0.0)
-        initial = check_number("noise", initial, above=self.floor)
-        self.parameterisation = check_choice("noise parameterisation", parameterisation, {"log", "clamp"})
-        raw = math.log(initial - self.floor) if parameterisation == "log" else initial
-        self.raw = nn.Parameter(torch.tensor(raw))
-
-    def forward(self) -> Float[Tensor, ""]:
-        if self.parameterisation == "log":
-            return self.floor + self.raw.exp()
-        return self.raw.clamp_min(self.floor)
+NO_RESIDUAL_VARIANCE = (
+    "a model with point weights (a DNN) has no variance of its own: before it predicts a distribution, give it that of "
+    "its residuals on rows that it was not trained on, model.set_residual_variance(...); model(x).mean needs none"
+)
 
 
 class DeepBasisGP(nn.Module):
     """A Gaussian process with the kernel k(x, x') = <phi(x), phi(x')>, phi = expansion o backbone (Eq. 8).
 
     `posterior` is q(w): what training fits, or what `exact.fit_posterior` gives in closed form. `build` makes a
-    model of the paper by its name.
+    model of the paper by its name. With `corrected` its predictions carry the variance correction of Eq. 4.
 
     The prior mean is a constant, which is trained, or with a `slope` [d], which is not, a straight line.
     NOTE[DIFF]: the paper's is a constant. A network that ends in a norm is bounded, and a basis of it cannot go on
@@ -74,16 +55,23 @@ class DeepBasisGP(nn.Module):
         backbone: nn.Module,
         expansion: nn.Module,
         posterior: WeightPosterior | PointWeights,
-        noise: Noise,
+        likelihood: Likelihood,
         slope: Float[Tensor, " d"] | None = None,
+        *,
+        corrected: bool = False,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.expansion = expansion
         self.posterior: WeightPosterior | PointWeights = posterior
-        self.noise = noise
+        self.likelihood: Likelihood = likelihood
+        self.corrected = corrected
         self.mean = nn.Parameter(torch.zeros(()))
         self.register_buffer("slope", slope)
+
+    def noise(self) -> Float[Tensor, ""]:
+        """sigma_eps^2."""
+        return self.likelihood.noise()
 
     def features(self, x: Float[Tensor, "b d"]) -> Features:
         features: Features = self.expansion(self.backbone(x))
@@ -107,7 +95,60 @@ class DeepBasisGP(nn.Module):
     def forward(self, x: Float[Tensor, "b d"]) -> Terms:
         phi, prior_var, correction, info = self.features(x)
         mean, var = self.posterior(phi)
-        return Terms(self.prior_mean(x) + mean, var, prior_var, correction, self.noise(), self.posterior.kl(), info)
+        return Terms(self.prior_mean(x) + mean, var, prior_var, correction, self.posterior.kl(), info)
+
+    def predictive(self, terms: Terms) -> tuple[Tensor, ...]:
+        """Algorithms 2 and 4: what `likelihood.distribution` is made of, with the correction of Eq. 4 if `corrected`.
+
+        This is the one rule for the distribution of y. It looks at no value: stacked members follow it too.
+        """
+        var = terms.var + terms.correction if self.corrected else terms.var
+        return self.likelihood.predictive(terms.mean, var)
+
+    def predict(self, x: Float[Tensor, "b d"]) -> Predictive:
+        """The distribution of y for each row."""
+        terms = self(x)
+        if int(terms.info):
+            raise NumericalError(
+                f"the kernel matrix of the inducing points could not be factorised (pivot {int(terms.info)}); "
+                "their locations or lengthscales are not finite or too large: train again with a larger jitter"
+            )
+        if isinstance(self.posterior, PointWeights) and bool(self.noise().isnan()):
+            raise InputError(NO_RESIDUAL_VARIANCE)
+        return self.likelihood.distribution(*self.predictive(terms))
+
+    def set_residual_variance(self, variance: float) -> None:
+        """The noise of a model whose loss does not learn one (a DNN): the variance of its residuals on other rows."""
+        if not isinstance(self.likelihood, GaussianLikelihood):
+            raise InputError(f"a residual variance is for a Gaussian likelihood, not {type(self.likelihood).__name__}")
+        self.likelihood.set_noise(max(variance, 2.0 * self.likelihood.floor))
+
+    def parameter_groups(self) -> dict[str, str]:
+        """The group of each parameter: "network", "posterior", "likelihood", "kernel", or "plain".
+
+        A group may have a learning rate of its own. Weight decay is for the network alone (Appendix B), without its
+        embedding, whose parameters are frequencies.
+        """
+        kernel = {f"expansion.{name}" for name in getattr(self.expansion, "kernel_parameters", ())}
+        groups = {"backbone.embedding": "plain", "backbone": "network"}
+        groups |= {name: name for name in ("posterior", "likelihood")}
+
+        def group(name: str) -> str:
+            of_part = (group for part, group in groups.items() if name.startswith(f"{part}."))
+            return "kernel" if name in kernel else next(of_part, "plain")
+
+        return {name: group(name) for name, _ in self.named_parameters()}
+
+    def start_at(self, x: Float[Tensor, "n d"], generator: torch.Generator) -> None:
+        """Let the parts start from rows that can: an embedding, and the expansion of a shallow kernel.
+
+        The expansion behind a network does not: what it sees moves as the network is trained.
+        """
+        expansion = self.expansion if isinstance(self.backbone, Identity) else None
+        for part in (getattr(self.backbone, "embedding", None), expansion):
+            start: Any = getattr(part, "start_at", None)
+            if start is not None:
+                start(x, generator)
 
     def sample_functions(
         self, count: int, *, prior: bool = False, generator: torch.Generator | None = None

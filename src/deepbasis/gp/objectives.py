@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from deepbasis.gp.likelihoods import Target
 from deepbasis.gp.model import DeepBasisGP
 
 Scalar = int | float | Float[Tensor, ""]
@@ -29,11 +30,6 @@ class Whole(NamedTuple):
     """From the part's maximum to that of all parts, with its gradient."""
 
 
-def gaussian_nll(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-    """-log N(y; mean, var), element by element; the arguments may be broadcast against each other."""
-    return 0.5 * (math.log(2.0 * math.pi) + var.log() + (y - mean).square() / var)
-
-
 def weighted_mean(values: Float[Tensor, " b"], weight: Weight = None, whole: Whole | None = None) -> Float[Tensor, ""]:
     if whole is None:
         return values.mean() if weight is None else (weight * values).sum() / weight.sum()
@@ -43,7 +39,7 @@ def weighted_mean(values: Float[Tensor, " b"], weight: Weight = None, whole: Who
 def elbo(
     model: DeepBasisGP,
     x: Float[Tensor, "b d"],
-    y: Float[Tensor, " b"],
+    y: Target,
     n: Scalar,
     alpha: Scalar = 0.0,
     beta: Scalar = 1.0,
@@ -52,14 +48,14 @@ def elbo(
 ) -> Float[Tensor, ""]:
     """Eq. 5, -ELBO / n: SVGP, and VBLL for a basis without a correction. It has neither an alpha nor a beta."""
     t = model(x)
-    fit = gaussian_nll(y, t.mean, t.noise) + (t.var + t.correction) / (2.0 * t.noise)
-    return weighted_mean(fit, weight, whole) + t.kl / n
+    log_density = model.likelihood.expected_log_density(y, t.mean, t.var + t.correction)
+    return t.kl / n - weighted_mean(log_density, weight, whole)
 
 
 def ppgp(
     model: DeepBasisGP,
     x: Float[Tensor, "b d"],
-    y: Float[Tensor, " b"],
+    y: Target,
     n: Scalar,
     alpha: Scalar = 0.0,
     beta: Scalar = 1.0,
@@ -68,13 +64,14 @@ def ppgp(
 ) -> Float[Tensor, ""]:
     """Eq. 6: the predictive likelihood, with the corrected variance. It has no alpha."""
     t = model(x)
-    return weighted_mean(gaussian_nll(y, t.mean, t.var + t.correction + t.noise), weight, whole) + beta / n * t.kl
+    log_density = model.likelihood.log_density(y, t.mean, t.var + t.correction)
+    return beta / n * t.kl - weighted_mean(log_density, weight, whole)
 
 
 def dppgp(
     model: DeepBasisGP,
     x: Float[Tensor, "b d"],
-    y: Float[Tensor, " b"],
+    y: Target,
     n: Scalar,
     alpha: Scalar,
     beta: Scalar,
@@ -89,9 +86,9 @@ def dppgp(
     `through_maximum=False` (the objective "dppgp-detached") stops it.
     """
     t = model(x)
-    fit = weighted_mean(gaussian_nll(y, t.mean, t.var + t.noise), weight, whole)
-    spread = trace(t.prior_var, weight, whole, through_maximum=through_maximum)
-    return fit + alpha * spread / (2.0 * t.noise) + beta / n * t.kl
+    log_density = model.likelihood.log_density(y, t.mean, t.var)
+    regulariser = trace(t.prior_var, weight, whole, through_maximum=through_maximum) / (2.0 * model.noise())
+    return alpha * regulariser + beta / n * t.kl - weighted_mean(log_density, weight, whole)
 
 
 dppgp_detached = partial(dppgp, through_maximum=False)
@@ -111,7 +108,7 @@ def trace(
 def mse(
     model: DeepBasisGP,
     x: Float[Tensor, "b d"],
-    y: Float[Tensor, " b"],
+    y: Target,
     n: Scalar = 1.0,
     alpha: Scalar = 0.0,
     beta: Scalar = 0.0,

@@ -1,7 +1,9 @@
 """Predictive distributions of the target, row by row: `Gaussian`, and `GaussianMixture` for an ensemble."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -9,52 +11,112 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int
-from deepbasis.gp.model import Terms
-from deepbasis.gp.objectives import gaussian_nll
+from deepbasis.errors import InputError, check_number, check_positive_int
 
 Targets = Float[Tensor, " n"] | ArrayLike
 """A number for each of n rows."""
+Levels = float | Sequence[float] | np.ndarray | Tensor
+"""One level of a quantile, or k of them."""
+Rows = slice | Sequence[int] | np.ndarray | Tensor
+"""A slice, or the numbers or a mask of rows."""
+
+_MOST_STEPS = 200  # bisection alone would need about 60 in float64; Newton's usual number is 9
+_WEIGHT_ERROR = 1e-5  # of their sum: what float32 may round
 
 
-@dataclass(frozen=True)
-class Gaussian:
-    """N(mean, variance) for each of n rows; the variance is that of the target, noise included."""
+def gaussian_nll(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """-log N(y; mean, var), element by element; the arguments may be broadcast against each other."""
+    return 0.5 * (math.log(2.0 * math.pi) + var.log() + (y - mean).square() / var)
 
-    mean: Float[Tensor, " n"]
-    variance: Float[Tensor, " n"]
+
+class Predictive:
+    """The distribution of a number for each of n rows; what follows from its mean, variance, density and quantiles."""
+
+    if TYPE_CHECKING:  # a field, or a property
+
+        @property
+        def mean(self) -> Float[Tensor, " n"]: ...
+
+        @property
+        def variance(self) -> Float[Tensor, " n"]: ...
+
+    def cdf(self, y: Targets) -> Float[Tensor, " n"]:
+        raise NotImplementedError
+
+    def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
+        raise NotImplementedError
+
+    def crps(self, y: Targets) -> Float[Tensor, " n"]:
+        """Continuous ranked probability score, in the target's units: E|Y - y| - 1/2 E|Y - Y'|."""
+        raise NotImplementedError
+
+    def quantile(self, q: Levels) -> Float[Tensor, " n"] | Float[Tensor, "n k"]:
+        """The inverse of `cdf`: [n] for one level, [n, k] for k of them. It never falls as the level rises."""
+        raise NotImplementedError
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s n"]:
+        raise NotImplementedError
+
+    def affine(self, scale: float, shift: float) -> "Predictive":
+        """The distribution of scale * Y + shift: from standardised units back to the target's own."""
+        raise NotImplementedError
+
+    def __getitem__(self, rows: Rows) -> "Predictive":
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.mean)
 
     @property
     def std(self) -> Float[Tensor, " n"]:
         return self.variance.sqrt()
 
-    def cdf(self, y: Targets) -> Float[Tensor, " n"]:
-        return _ndtr((_targets(y, self.mean) - self.mean) / self.std)
-
-    def quantile(self, q: float) -> Float[Tensor, " n"]:
-        return self.mean + self.std * _normal_quantile(_level(q), self.mean)
+    def pdf(self, y: Targets) -> Float[Tensor, " n"]:
+        return self.log_prob(y).exp()
 
     def interval(self, coverage: float = 0.95) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """The central interval: as much probability below it as above it."""
-        return _central_interval(self, coverage)
+        if not 0.0 < check_number("coverage", coverage) < 1.0:
+            raise InputError(f"coverage must lie strictly between 0 and 1, got {coverage!r}")
+        tail = 0.5 * (1.0 - coverage)
+        lower, upper = self.quantile([tail, 1.0 - tail]).unbind(1)
+        return lower, upper
+
+
+@dataclass(frozen=True)
+class Gaussian(Predictive):
+    """N(mean, variance) for each of n rows; the variance is that of the target, noise included."""
+
+    mean: Float[Tensor, " n"]
+    variance: Float[Tensor, " n"]
+
+    def __getitem__(self, rows: Rows) -> "Gaussian":
+        at = _index(rows)
+        return Gaussian(self.mean[at], self.variance[at])
+
+    def cdf(self, y: Targets) -> Float[Tensor, " n"]:
+        return _ndtr((_targets(y, self.mean) - self.mean) / self.std)
+
+    def quantile(self, q: Levels) -> Float[Tensor, " n"] | Float[Tensor, "n k"]:
+        levels = _levels(q)
+        found = self.mean[:, None] + self.std[:, None] * _normal_quantile(levels, self.mean)
+        return found if levels.dim() else found[:, 0]
 
     def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
         return -gaussian_nll(_targets(y, self.mean), self.mean, self.variance)
 
     def crps(self, y: Targets) -> Float[Tensor, " n"]:
-        """Continuous ranked probability score, in the target's units: E|Y - y| - 1/2 E|Y - Y'|."""
         return _mean_absolute(_targets(y, self.mean) - self.mean, self.std) - self.std / math.sqrt(math.pi)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s n"]:
         return self.mean + self.std * _standard_normal(check_positive_int("count", count), self.mean, generator)
 
     def affine(self, scale: float, shift: float) -> "Gaussian":
-        """The distribution of scale * Y + shift: from standardised units back to the target's own."""
         return Gaussian(self.mean * scale + shift, self.variance * scale**2)
 
 
 @dataclass(frozen=True)
-class GaussianMixture:
+class GaussianMixture(Predictive):
     """An ensemble's prediction: for each of n rows a mixture of E Gaussians, equal or with weights that sum to 1."""
 
     means: Float[Tensor, "e n"]
@@ -69,7 +131,11 @@ class GaussianMixture:
         if not bool((self.weights >= 0).all()) or not abs(float(self.weights.double().sum()) - 1.0) < _WEIGHT_ERROR:
             raise InputError(f"weights must not be negative and must sum to 1, got {self.weights.tolist()}")
 
-    def _average(self, values: Float[Tensor, "e n"]) -> Float[Tensor, " n"]:
+    def __getitem__(self, rows: Rows) -> "GaussianMixture":
+        at = _index(rows)
+        return GaussianMixture(self.means[:, at], self.variances[:, at], self.weights)
+
+    def _average(self, values: Float[Tensor, "e m"]) -> Float[Tensor, " m"]:
         """Over the components."""
         if self.weights is None:
             return values.mean(0)
@@ -86,53 +152,52 @@ class GaussianMixture:
             return self.variances.mean(0) + self.means.var(0, unbiased=False)
         return self._average(self.variances + (self.means - self.mean).square())
 
-    @property
-    def std(self) -> Float[Tensor, " n"]:
-        return self.variance.sqrt()
-
     def cdf(self, y: Targets) -> Float[Tensor, " n"]:
         return self._average(_ndtr((_targets(y, self.means[0]) - self.means) / self.variances.sqrt()))
 
-    def quantile(self, q: float) -> Float[Tensor, " n"]:
-        """The inverse of `cdf`, by Newton steps kept inside a shrinking bracket.
+    def quantile(self, q: Levels) -> Float[Tensor, " n"] | Float[Tensor, "n k"]:
+        """By Newton steps kept inside a shrinking bracket, for all rows and levels together.
 
         The mixture's quantile lies between the smallest and the largest of its components'. The equation is solved from
-        the nearer tail, where the cdf has its digits. Rows that are done are left out of the next step.
+        the nearer tail, where the cdf has its digits: the upper tail of Y is the lower tail of -Y. What is done is left
+        out of the next step.
         """
-        level = _level(q)
-        sign = 1.0 if level <= 0.5 else -1.0  # the upper tail of Y is the lower tail of -Y
-        level, mirrored = min(level, 1.0 - level), self.affine(sign, 0.0)
-        ends = mirrored.means + mirrored.variances.sqrt() * _normal_quantile(level, self.means)
+        levels = _levels(q).to(self.means.device)
+        k, n = levels.numel(), self.means.shape[1]
+        sign = torch.where(levels <= 0.5, 1.0, -1.0).to(self.means.dtype).repeat(n)
+        level = torch.minimum(levels, 1.0 - levels).repeat(n)
+        stds = self.variances.sqrt().repeat_interleave(k, 1)
+        means = sign * self.means.repeat_interleave(k, 1)
+        ends = means + stds * _normal_quantile(level, means)
         low, high = ends.amin(0), ends.amax(0)
         x = 0.5 * (low + high)
-        found, rows = x.clone(), torch.arange(len(x), device=x.device)
+        found, going = x.clone(), torch.arange(n * k, device=x.device)
         for _ in range(_MOST_STEPS):
-            excess, density = mirrored._excess(x, level)
+            excess, density = self._excess(x, means, stds, level)
             low, high = torch.where(excess < 0, x, low), torch.where(excess > 0, x, high)
-            finest = torch.finfo(x.dtype).eps * (x.abs() + mirrored.variances.amin(0).sqrt())
+            finest = torch.finfo(x.dtype).eps * (x.abs() + stds.amin(0))
             step = excess / density
             step = torch.where(step.abs() < finest, finest.copysign(excess), step)  # to close the bracket's other end
             newton = x - step
             inside = (newton > low) & (newton < high)  # else it might go to and fro between the ends
             x = torch.where(excess == 0, x, torch.where(inside, newton, 0.5 * (low + high)))
-            found[rows] = x
-            going = ((high - low > 2.0 * finest) & (excess != 0)).nonzero()[:, 0]
-            if len(going) == 0:
+            found[going] = x
+            left = ((high - low > 2.0 * finest) & (excess != 0)).nonzero()[:, 0]
+            if len(left) == 0:
                 break
-            rows, x, low, high = rows[going], x[going], low[going], high[going]
-            mirrored = GaussianMixture(mirrored.means[:, going], mirrored.variances[:, going], self.weights)
-        return sign * found
+            going, x, low, high, level = going[left], x[left], low[left], high[left], level[left]
+            means, stds = means[:, left], stds[:, left]
+        quantiles = (sign * found).view(n, k)
+        if not levels.dim():
+            return quantiles[:, 0]
+        order = levels.argsort()  # rounding must not make a quantile fall as its level rises
+        return quantiles[:, order].cummax(1).values[:, order.argsort()]
 
-    def _excess(self, x: Float[Tensor, " n"], level: float) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    def _excess(self, x: Tensor, means: Tensor, stds: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
         """cdf(x) - level, and its derivative."""
-        stds = self.variances.sqrt()
-        z = (x - self.means) / stds
+        z = (x - means) / stds
         density = torch.exp(-0.5 * z.square()) / (stds * math.sqrt(2.0 * math.pi))
-        return self._average(_ndtr(z)) - level, self._average(density)
-
-    def interval(self, coverage: float = 0.95) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """The central interval: as much probability below it as above it."""
-        return _central_interval(self, coverage)
+        return self._average(_ndtr(z)) - level.to(z.dtype), self._average(density)
 
     def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
         members = -gaussian_nll(_targets(y, self.means[0]), self.means, self.variances)
@@ -141,7 +206,7 @@ class GaussianMixture:
         return torch.logsumexp(members + self.weights.to(members.dtype).log()[:, None], 0)
 
     def crps(self, y: Targets) -> Float[Tensor, " n"]:
-        """E|Y - y| - 1/2 E|Y - Y'|, each expectation a mean over members or pairs of members."""
+        """Each expectation of E|Y - y| - 1/2 E|Y - Y'| is a mean over members or pairs of members."""
         shares = self.means.new_ones(len(self.means)) if self.weights is None else self.weights.to(self.means.dtype)
         y = _targets(y, self.means[0])
         spread = torch.zeros_like(y)
@@ -161,31 +226,19 @@ class GaussianMixture:
         return self.means.gather(0, pick) + self.variances.sqrt().gather(0, pick) * normal
 
     def affine(self, scale: float, shift: float) -> "GaussianMixture":
-        """The distribution of scale * Y + shift: from standardised units back to the target's own."""
         return GaussianMixture(self.means * scale + shift, self.variances * scale**2, self.weights)
-
-
-Predictive = Gaussian | GaussianMixture
-
-_MOST_STEPS = 200  # bisection alone would need about 60 in float64; Newton's usual number is 9
-_WEIGHT_ERROR = 1e-5  # of their sum: what float32 may round
-
-
-def predict(terms: Terms, *, corrected: bool) -> Gaussian:
-    """Algorithms 2 and 4: N(mean, var + noise), with the correction of Eq. 4 where the method predicts with it."""
-    if int(terms.info):
-        raise NumericalError(
-            f"the kernel matrix of the inducing points could not be factorised (pivot {int(terms.info)}); "
-            "their locations or lengthscales are not finite or too large: train again with a larger jitter"
-        )
-    var = terms.var + terms.correction if corrected else terms.var
-    return Gaussian(terms.mean, var + terms.noise)
 
 
 def mixture(members: list[Gaussian]) -> GaussianMixture:
     if not members:
         raise InputError("a mixture needs at least one member, got an empty list")
     return GaussianMixture(torch.stack([g.mean for g in members]), torch.stack([g.variance for g in members]))
+
+
+def _index(rows: Rows) -> slice | Tensor:
+    if isinstance(rows, int | np.integer):
+        raise TypeError(f"a single row is a slice too: [{rows}:{rows + 1}]")
+    return rows if isinstance(rows, slice) else torch.as_tensor(rows)
 
 
 def _targets(y: Targets, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -199,27 +252,24 @@ def _targets(y: Targets, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return found
 
 
-def _central_interval(predictive: Predictive, coverage: float) -> tuple[Tensor, Tensor]:
-    if not 0.0 < check_number("coverage", coverage) < 1.0:
-        raise InputError(f"coverage must lie strictly between 0 and 1, got {coverage!r}")
-    tail = 0.5 * (1.0 - coverage)
-    return predictive.quantile(tail), predictive.quantile(1.0 - tail)
+def _levels(q: Levels) -> Float[Tensor, ""] | Float[Tensor, " k"]:
+    """In float64: q = 1 - 1e-9 is 1 in float32."""
+    found = np.asarray(q.detach().cpu() if isinstance(q, Tensor) else q)
+    for level in found.ravel().tolist() or [None]:
+        if not 0.0 < check_number("q", level) < 1.0:
+            raise InputError(f"a quantile's level must lie strictly between 0 and 1, got {level!r}")
+    if found.ndim > 1:
+        raise InputError(f"q must be a level or a list of levels, got shape {list(found.shape)}")
+    return torch.from_numpy(found.astype(np.float64))
 
 
-def _normal_quantile(q: float, like: Tensor) -> Float[Tensor, ""]:
-    """In float64 first: q = 1 - 1e-9 is 1 in float32."""
-    return torch.special.ndtri(torch.tensor(q, dtype=torch.float64, device=like.device)).to(like.dtype)
+def _normal_quantile(level: Tensor, like: Tensor) -> Tensor:
+    return torch.special.ndtri(level.to(like.device)).to(like.dtype)
 
 
 def _ndtr(z: Tensor) -> Tensor:
     """The normal cdf with the digits of its lower tail; torch.special.ndtr is 1/2 (1 + erf), which cancels there."""
     return 0.5 * torch.erfc(-z / math.sqrt(2.0))
-
-
-def _level(q: float) -> float:
-    if not 0.0 < check_number("q", q) < 1.0:
-        raise InputError(f"a quantile's level must lie strictly between 0 and 1, got {q!r}")
-    return float(q)
 
 
 def _mean_absolute(mean: Tensor, std: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from deepbasis.gp import metrics
 from deepbasis.gp.build import build
 from deepbasis.gp.expansion import RBF
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.predictive import Gaussian, predict
+from deepbasis.gp.predictive import Gaussian
 from deepbasis.paper import data_step1d
 from deepbasis.progress import Progress
 
@@ -106,7 +106,7 @@ def run(size: DemoSize = FULL, *, seed: int = 0, progress: Callable[[str], Progr
             start = time.perf_counter()
             model = _fit(method, settings, training, validation, seed, None if progress is None else progress(name))
             seconds = time.perf_counter() - start
-            demo.fits.append(_judge(name, model, settings.corrected, seconds, demo.grid, test))
+            demo.fits.append(_judge(name, model, seconds, demo.grid, test))
     return demo
 
 
@@ -147,15 +147,13 @@ def _fit(
 
 
 @torch.no_grad()
-def _judge(
-    name: str, model: DeepBasisGP, corrected: bool, seconds: float, grid: Tensor, test: data_step1d.Draw
-) -> DemoFit:
+def _judge(name: str, model: DeepBasisGP, seconds: float, grid: Tensor, test: data_step1d.Draw) -> DemoFit:
     x = grid[:, None]
-    drawn = predict(model(x), corrected=corrected)
+    drawn = model.predict(x)
     # The full kernel where there is one: it is what the inducing points stand for.
-    K = model.expansion.kernel(x, x) if isinstance(model.expansion, RBF) and corrected else model.kernel(x)
+    K = model.expansion.kernel(x, x) if isinstance(model.expansion, RBF) and model.corrected else model.kernel(x)
     rank = float(metrics.effective_rank(metrics.spectrum(K.double())))
-    scores = metrics.evaluate(predict(model(test.x), corrected=corrected), test.y)
+    scores = metrics.evaluate(model.predict(test.x), test.y)
     return DemoFit(name, scores, seconds, drawn.mean, drawn.std, K, rank)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from deepbasis.engine.batches import Rows
 from deepbasis.gp import metrics
 from deepbasis.gp.backbone import ResNet
-from deepbasis.gp.model import NOISE_FLOOR
+from deepbasis.gp.likelihoods import NOISE_FLOOR
 from deepbasis.gp.predictive import Gaussian
 from deepbasis.paper.timing import Clock
 

@@ -7,6 +7,7 @@ not say how the noise is parameterised, where m starts, or whether the gradient 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from deepbasis.engine.members import Build, Member
 from deepbasis.engine.settings import Settings, settings_for
 from deepbasis.gp.build import build
+from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import WeightPosterior
@@ -42,7 +44,7 @@ class Reading:
                 rank=rank,
                 width=width,
                 noise=member.noise,
-                noise_parameterisation=self.noise,
+                likelihood=partial(GaussianLikelihood, parameterisation=self.noise),
                 seed=member.seed,
             )
             if self.mean_start == "zero" and isinstance(model.posterior, WeightPosterior):

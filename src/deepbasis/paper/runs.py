@@ -18,7 +18,7 @@ from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.gp import metrics
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.predictive import Gaussian
+from deepbasis.gp.predictive import Gaussian, GaussianMixture
 from deepbasis.progress import Progress
 
 
@@ -43,8 +43,15 @@ class Run:
         if usable:
             models = [self.model(k) for k in usable]
             dtype = self.settings.dtype
-            mixture = Ensemble(models, corrected=self.settings.corrected, device=device, dtype=dtype).predict(x)
-            for k, mean, variance in zip(usable, mixture.means, mixture.variances, strict=True):
+            ensemble = Ensemble(models, device=device, dtype=dtype)
+            if self.settings.objective == "mse":  # a DNN has no distribution
+                means = ensemble.means(x)
+                variances = torch.full_like(means, torch.nan)
+            else:
+                mixture = ensemble.predict(x)
+                assert isinstance(mixture, GaussianMixture)
+                means, variances = mixture.means, mixture.variances
+            for k, mean, variance in zip(usable, means, variances, strict=True):
                 predictions[k] = Gaussian(mean, variance)
         return predictions
 
@@ -68,7 +75,7 @@ class Run:
         if not bool(prediction.mean.isfinite().all()):
             return {"mae": None, "rmse": None, "nll": None, "crps": None}
         scores: dict[str, float | None] = {**metrics.evaluate(prediction, y)}
-        if self.settings.objective == "mse":  # a DNN has no distribution
+        if self.settings.objective == "mse":
             return {name: scores[name] for name in ("mae", "rmse")}
         return scores
 

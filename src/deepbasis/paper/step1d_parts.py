@@ -298,7 +298,7 @@ class Laboratory:
 
 
 def _evaluation(model: DeepBasisGP, x: Tensor) -> Callable[[], None]:
-    ensemble = Ensemble([model], corrected=False, device=x.device)
+    ensemble = Ensemble([model], device=x.device)
 
     def evaluate() -> None:
         ensemble.predict(x)
