@@ -1,0 +1,285 @@
+"""What `make test` is worth: mistakes in formulas, made on purpose, each of which it must notice.
+
+    python tests/mutations.py             # all of them: a table, and status 1 if one is not noticed
+    python tests/mutations.py kl trace    # those whose names hold one of these words
+    python tests/mutations.py --list
+
+Each is made in a copy of the package. The tests named beside it are run first; where they all pass, the whole of
+`make test`. A text that is no longer there, or stands there twice, is an error: the list must follow the code.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "deepbasis"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def gp(name: str, file: str, old: str, new: str, *tests: str) -> Mutation:
+    return Mutation(name, f"gp/{file}.py", old, new, tuple(f"gp/test_{one}.py" for one in tests))
+
+
+def fitting(name: str, file: str, old: str, new: str, *tests: str) -> Mutation:
+    return Mutation(name, f"fitting/{file}.py", old, new, tuple(f"fitting/test_{one}.py" for one in tests))
+
+
+MUTATIONS = [
+    # ---- gp: signs
+    gp(
+        "KL: sign of the log-determinant",
+        "posterior",
+        ") - self.log_diagonal.sum()",
+        ") + self.log_diagonal.sum()",
+        "model",
+    ),
+    gp(
+        "trace regulariser: its sign",
+        "objectives",
+        "weighted_mean(largest - prior_var, weight, whole)",
+        "weighted_mean(prior_var - largest, weight, whole)",
+        "objectives",
+    ),
+    gp(
+        "bound of Eq. 3: sign of the correction",
+        "exact",
+        "squared = squared + correction.double()",
+        "squared = squared - correction.double()",
+        "exact",
+    ),
+    gp(
+        "prediction: the prior mean subtracted",
+        "model",
+        "Terms(self.prior_mean(x) + mean,",
+        "Terms(self.prior_mean(x) - mean,",
+        "model",
+        "exact",
+    ),
+    # ---- gp: factors
+    gp("ELBO: KL not divided by n", "objectives", "return t.kl / n - ", "return t.kl - ", "objectives"),
+    gp(
+        "dPPGP: trace over s, not 2 s",
+        "objectives",
+        "/ (2.0 * model.noise())",
+        "/ model.noise()",
+        "objectives",
+    ),
+    gp(
+        "weighted mean: divided by the rows",
+        "objectives",
+        "(weight * values).sum() / weight.sum()",
+        "(weight * values).sum() / len(weight)",
+        "objectives",
+    ),
+    gp(
+        "expected log density: var / s, not var / 2 s",
+        "likelihoods",
+        "- var / (2.0 * s)",
+        "- var / s",
+        "objectives",
+    ),
+    gp("prediction without its noise", "likelihoods", "return mean, var + self.noise()", "return mean, var", "model"),
+    gp(
+        "Eq. 11: n for n - r",
+        "exact",
+        "(n - r) * s.log() + solution.logdet_Lambda",
+        "n * s.log() + solution.logdet_Lambda",
+        "exact",
+    ),
+    gp(
+        "log |Lambda| without its factor 2",
+        "exact",
+        "2.0 * chol.diagonal().log().sum()",
+        "chol.diagonal().log().sum()",
+        "exact",
+    ),
+    gp(
+        "gradient of Eq. 11: tr Lambda^-1 twice",
+        "exact",
+        "+ 0.5 * noise.double() * solution.Lambda_inv",
+        "+ noise.double() * solution.Lambda_inv",
+        "exact",
+    ),
+    gp(
+        "closed-form posterior: Lambda^-1 without s",
+        "exact",
+        "model.posterior.set_(solution.w, model.noise().double() * solution.Lambda_inv)",
+        "model.posterior.set_(solution.w, solution.Lambda_inv)",
+        "exact",
+    ),
+    gp(
+        "correction of Eq. 4: 1 for sigma_k^2",
+        "expansion",
+        "correction = (self.log_variance.exp() - prior_var)",
+        "correction = (1.0 - prior_var)",
+        "model",
+        "theory",
+    ),
+    gp(
+        "derivative of the inverse factor: whole diagonal",
+        "expansion",
+        "half = S.tril() - 0.5 * torch.diag_embed(S.diagonal())",
+        "half = S.tril()",
+        "model",
+        "theory",
+    ),
+    gp(
+        "calibration: responsibilities with twice the squares",
+        "calibration",
+        "(0.5 / scales)",
+        "(1.0 / scales)",
+        "calibration",
+    ),
+    gp(
+        "mixture: variance without that of the means",
+        "predictive",
+        "return self.variances.mean(0) + self.means.var(0, unbiased=False)",
+        "return self.variances.mean(0)",
+        "predictive",
+    ),
+    gp("CRPS: the spread not halved", "predictive", "error - 0.5 * spread", "error - spread", "predictive"),
+    # ---- gp: axes
+    gp("variance: L for L^T", "posterior", "Lt_phi = phi @ self.L()", "Lt_phi = phi @ self.L().mT", "model"),
+    gp("draws of q(w): L^T for L", "posterior", "self.m + e @ self.L().mT", "self.m + e @ self.L()", "model"),
+    # ---- fitting
+    fitting(
+        "noise in units of the target, not squared",
+        "fitted",
+        "for model in self.models]) * self.target.scale**2",
+        "for model in self.models]) * self.target.scale",
+        "after_a_fit",
+    ),
+    fitting(
+        "draws of functions: variance for standard deviation",
+        "fitted",
+        "math.sqrt(self.calibration.mean_scale)",
+        "self.calibration.mean_scale",
+        "predict",
+    ),
+    fitting(
+        "score of a constant: sign of log scale",
+        "held_out",
+        "+ math.log(target.scale)",
+        "- math.log(target.scale)",
+        "after_a_fit",
+    ),
+    fitting(
+        "copies: the bound with a wrong sign",
+        "held_out",
+        "(len(largest) - limit * k)",
+        "(len(largest) + limit * k)",
+        "held_out",
+    ),
+    fitting(
+        "predictions of folds: members and rows exchanged",
+        "held_out",
+        "torch.cat([part.means[:count] for part in parts], 1)",
+        "torch.cat([part.means[:count] for part in parts[::-1]], 1)",
+        "folds",
+    ),
+    fitting(
+        "line: share left without the rows that it costs",
+        "start",
+        "self.variance_left / self.variance * self.rows / freedom",
+        "self.variance_left / self.variance",
+        "trend",
+    ),
+    fitting(
+        "Schwarz' criterion: twice its penalty",
+        "run",
+        "+ 0.5 * math.log(max(n, 1.0)) * numbers",
+        "+ math.log(max(n, 1.0)) * numbers",
+        "auto_choice",
+    ),
+    fitting(
+        "choice: the worse is taken",
+        "run",
+        "not ours > theirs",
+        "not ours < theirs",
+        "auto_choice",
+    ),
+    fitting(
+        "a fold's data are the rows that it holds out",
+        "data",
+        "return ~self.held_out[fold] if",
+        "return self.held_out[fold] if",
+        "folds",
+    ),
+    fitting(
+        "pairs: most failures first",
+        "train",
+        "key=lambda some: (-len(some),",
+        "key=lambda some: (len(some),",
+        "after_a_fit",
+    ),
+]
+
+
+def mutate(mutation: Mutation, folder: Path) -> str:
+    """Make a copy of the package with the mistake in it; what is wrong with the list, if something is."""
+    copy = folder / "deepbasis"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    path = copy / mutation.file
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if text.count(mutation.old) != 1:
+        return f"{mutation.file} holds the text {text.count(mutation.old)} times"
+    path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
+    return ""
+
+
+def fails(folder: Path, *arguments: str) -> bool:
+    """Whether a test fails with the package that lies in this folder; a run that does not come so far is an error."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *arguments]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if run.returncode not in (0, 1):
+        raise RuntimeError(run.stdout[-3000:] + run.stderr[-3000:])
+    return run.returncode == 1
+
+
+def verdict(mutation: Mutation) -> str:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        problem = mutate(mutation, folder)
+        if problem:
+            return f"NOT FOUND: {problem}"
+        if fails(folder, *(f"tests/{test}" for test in mutation.tests)):
+            return f"noticed by {', '.join(mutation.tests)}"
+        if fails(folder, "--numprocesses", "2", "--dist", "worksteal"):
+            return "noticed by make test"
+    return "SURVIVES"
+
+
+def main() -> int:
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    chosen = [one for one in MUTATIONS if not words or any(word in one.name for word in words)]
+    if "--list" in sys.argv:
+        for one in chosen:
+            print(f"{one.file}: {one.name}\n    {one.old}\n    {one.new}")
+        return 0
+    bad = 0
+    for number, one in enumerate(chosen, 1):
+        start = time.monotonic()
+        found = verdict(one)
+        bad += not found.startswith("noticed")
+        print(f"{number:2} | {one.file:22} | {one.name:52} | {found} ({time.monotonic() - start:.0f} s)", flush=True)
+    print(f"{len(chosen) - bad} of {len(chosen)} mutations are noticed")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
