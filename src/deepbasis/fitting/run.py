@@ -155,17 +155,20 @@ def _try_kernels(
     if not isinstance(seed, int):  # all kernels start alike
         seed = draw_seeds(seed, networks.candidate.members)[0]
     fitted: list[tuple[float, Trained]] = []
+    interrupted = False
     for candidate in runner.plan.candidates[1:]:
         with suppress(NumericalError):  # the others stand
             try:
                 kernel = runner.train(candidate, draw_seeds(seed, candidate.members), everything, selecting)
+                interrupted = kernel.interrupted
             except UnfinishedError:
-                return replace(networks, interrupted=True), predicted
-            if kernel.interrupted:
-                return replace(networks, interrupted=True), predicted
+                interrupted = True
+            if interrupted:
+                break
             criterion = schwarz_criterion(kernel, everything)
             if math.isfinite(criterion):
                 fitted.append((criterion, kernel))
+    networks = replace(networks, interrupted=interrupted)
     if not fitted:
         return networks, predicted
     _, likelier = fitted[runner.execution.team.broadcast_object(int(np.argmin([criterion for criterion, _ in fitted])))]
@@ -174,6 +177,7 @@ def _try_kernels(
         # The posterior has a closed form: only a kernel's numbers and inducing points have seen the rows held out.
         found = join_predictions([likelier.given(fold.data).predict(fold.held_out.x) for fold in folds])
         likelier, theirs = likelier.given(everything).calibrated(found, selecting)
+        likelier = replace(likelier, interrupted=interrupted)
         as_good = is_as_good(theirs, predicted, selecting)
     return (likelier, theirs) if runner.execution.team.broadcast_object(as_good) else (networks, predicted)
 
