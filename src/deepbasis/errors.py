@@ -27,7 +27,7 @@ class FileFormatError(DeepBasisError, ValueError):
     """A file that is not ours, is damaged, or was written by a newer release."""
 
 
-class CheckpointMismatchError(FileFormatError):
+class CheckpointMismatchError(DeepBasisError, ValueError):
     """A checkpoint of another data set, configuration or version than the run that wants to resume it."""
 
 

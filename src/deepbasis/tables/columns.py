@@ -33,10 +33,6 @@ YEARS = (1678, 2261)
 """Dates outside are nearly always placeholders (9999-12-31, 0001-01-01). Inside, 64 bits of nanoseconds hold them."""
 
 
-class CellError(InputError, TypeError):
-    """A cell that no column can be made of: a list, a dict, an object. scikit-learn asks for a `TypeError` here."""
-
-
 @dataclass(frozen=True)
 class Column:
     """One column as read. Rows are counted from 0."""
@@ -233,9 +229,8 @@ def _refuse_strange_cells(label: str, cells: Array, missing: Mask, families: dic
     if families[type(cells[row])] == "complex":
         raise InputError(f"X: {label}, row {row}: Complex data not supported; split it into real and imaginary parts")
     remedy = "decode it" if name in ("bytes", "bytearray") else "spread it over columns of its own, or drop the column"
-    raise CellError(
-        f"X: {label}, row {row} holds a {name}: argument must be a string (in a DataFrame) or a real number, "
-        f"not {name!r}; {remedy}"
+    raise InputError(
+        f"X: {label}, row {row} holds a {name}, and a cell must be a number, or in a DataFrame a text; {remedy}"
     )
 
 
