@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
@@ -16,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
-from deepbasis.errors import FitWarning
+from deepbasis.errors import FitWarning, InputError
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.distribution import PredictiveDistribution
@@ -116,7 +117,10 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     ) -> tuple[Spec, Plan, TableData]:
         spec = Spec.of(self)
         devices.present(spec.device)
-        data = TableData.of(spec, Table.read(X, y, weight, groups), X_val, y_val)
+        if (X_val is None) != (y_val is None):
+            raise InputError("X_val and y_val go together: give both or neither")
+        validation = None if X_val is None else partial(Table.for_validation, X_val, y_val)
+        data = TableData.of(spec, Table.read(X, y, weight, groups), validation)
         return spec, make_plan(spec, data.facts(spec)), data
 
     def fit_dataset(

@@ -10,7 +10,7 @@ import pytest
 from deepbasis.errors import InputError
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.reading import arrow_column, kind_of, read_column
-from deepbasis.tables.source import to_pandas
+from support.frames import to_pandas
 
 ZONE = dt.timezone(dt.timedelta(hours=3))
 COLUMNS = {

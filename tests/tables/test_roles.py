@@ -12,6 +12,7 @@ from deepbasis.tables.formats.csv import Csv
 from deepbasis.tables.places import load
 from deepbasis.tables.roles import Roles, check_distinct, read_target
 from deepbasis.tables.source import Source
+from deepbasis.tables.table import Table
 
 
 def frame(n: int = 40) -> pd.DataFrame:
@@ -38,12 +39,15 @@ def test_a_table_is_taken_apart_by_its_roles(tmp_path):
     for source in sources(tmp_path / "t.csv"):
         roles = Roles.of(source, "price", "weight", "shop")
         assert roles.features == ["size", "colour"]
-        parts = roles.parts(source)
-        pd.testing.assert_frame_equal(parts.X, table[["size", "colour"]], check_dtype=False)
-        np.testing.assert_array_equal(parts.y, table["price"])
-        np.testing.assert_array_equal(parts.weight, table["weight"])
-        np.testing.assert_array_equal(parts.groups, table["shop"])
-        plain = roles.for_validation().parts(source)
+        found, whole = roles.table(source), Table.read(table[["size", "colour"]], table["price"])
+        assert found.names == whole.names
+        for mine, theirs in zip(found.columns, whole.columns, strict=True):
+            assert (mine.label, mine.kind, mine.categories) == (theirs.label, theirs.kind, theirs.categories)
+            np.testing.assert_array_equal(mine.values, theirs.values)
+        np.testing.assert_array_equal(found.y, table["price"])
+        np.testing.assert_array_equal(found.weight, table["weight"])
+        np.testing.assert_array_equal(found.groups, table["shop"])
+        plain = roles.for_validation().table(source)
         assert (plain.weight, plain.groups) == (None, None)
     np.testing.assert_array_equal(read_target(tmp_path / "t.csv", "price"), table["price"])
 
@@ -69,7 +73,7 @@ def test_a_bad_cell_is_named_with_its_row_in_any_block(tmp_path, case):
     table.to_csv(tmp_path / "t.csv", index=False)
     for source in sources(tmp_path / "t.csv"):
         with pytest.raises(InputError, match=words):
-            Roles.of(source, "price", "weight").parts(source)
+            Roles.of(source, "price", "weight").table(source)
 
 
 def test_numbers_that_are_text_are_no_target(tmp_path):

@@ -17,7 +17,8 @@ from deepbasis.errors import FileFormatError, InputError
 from deepbasis.registry import FORMATS
 from deepbasis.tables.formats.csv import Csv
 from deepbasis.tables.places import find_places, is_many
-from deepbasis.tables.source import Source, read_table
+from deepbasis.tables.source import Source
+from support.frames import frame_of, read_table
 
 
 def frame(n: int, seed: int = 0) -> pd.DataFrame:
@@ -67,7 +68,7 @@ def test_the_pieces_are_the_table(tmp_path, kind):
     expected = pd.concat([read_table(path) for path in sorted(tmp_path.iterdir())], ignore_index=True)
     found = all_rows(source)
     pd.testing.assert_frame_equal(found, expected, check_dtype=False)
-    pd.testing.assert_frame_equal(source.to_pandas(), expected, check_dtype=False)
+    pd.testing.assert_frame_equal(frame_of(source), expected, check_dtype=False)
     assert source.rows == 125
     assert source.file_rows == [40, 25, 60]
     assert source.kinds == {
@@ -151,7 +152,7 @@ def test_a_quote_inside_a_field_does_not_keep_a_csv_from_being_cut(tmp_path):
     (tmp_path / "t.csv").write_text("\n".join(lines))
     source = Source.open(tmp_path / "t.csv", formats=in_blocks_of(300))
     assert len(source.units) > 15
-    pd.testing.assert_frame_equal(source.to_pandas(), read_table(tmp_path / "t.csv"), check_dtype=False)
+    pd.testing.assert_frame_equal(frame_of(source), read_table(tmp_path / "t.csv"), check_dtype=False)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -166,7 +167,7 @@ def test_wherever_quotes_stand_a_csv_is_cut_as_arrow_reads_it(tmp_path, seed):
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     source = Source.open(tmp_path / "t.csv", formats=in_blocks_of(40))
     assert len(source.units) > 50
-    pd.testing.assert_frame_equal(source.to_pandas(), read_table(tmp_path / "t.csv"))
+    pd.testing.assert_frame_equal(frame_of(source), read_table(tmp_path / "t.csv"))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_the_blocks_of_a_csv_agree_on_a_type(tmp_path, cells, kind, type_):
     assert source.kinds["c"] == kind
     assert source.type_of(0, "c") == type_
     expected = read_table(tmp_path / "t.csv")
-    pd.testing.assert_frame_equal(source.to_pandas(), expected, check_dtype=False)
+    pd.testing.assert_frame_equal(frame_of(source), expected, check_dtype=False)
 
 
 def test_csv_files_agree_on_a_type_too(tmp_path):
@@ -200,7 +201,7 @@ def test_csv_files_agree_on_a_type_too(tmp_path):
     source = Source.open(tmp_path)
     assert source.type_of(0, "c") == pa.float64()
     assert source.file_rows == [2, 1, 0, 0]
-    np.testing.assert_array_equal(source.to_pandas()["c"], [1.0, 2.0, 1.5])
+    np.testing.assert_array_equal(frame_of(source)["c"], [1.0, 2.0, 1.5])
 
 
 @pytest.mark.parametrize("block_bytes", [4, 7, 1000])
@@ -212,20 +213,20 @@ def test_an_empty_line_of_a_single_column_is_a_missing_value(tmp_path, block_byt
     expected = [np.nan, 1.5, np.nan, np.nan, 2.0, np.nan]
     for table in (
         read_table(tmp_path / "one.csv"),
-        Source.open(tmp_path / "one.csv", formats=in_blocks_of(block_bytes)).to_pandas(),
+        frame_of(Source.open(tmp_path / "one.csv", formats=in_blocks_of(block_bytes))),
     ):
         np.testing.assert_array_equal(table["x"], expected)
     (tmp_path / "two.csv").write_bytes(end.join(["x,y", "", "1,2", "", "3,4", "", ""]).encode())
     for table in (
         read_table(tmp_path / "two.csv"),
-        Source.open(tmp_path / "two.csv", formats=in_blocks_of(block_bytes)).to_pandas(),
+        frame_of(Source.open(tmp_path / "two.csv", formats=in_blocks_of(block_bytes))),
     ):
         assert table.to_dict("list") == {"x": [1, 3], "y": [2, 4]}
 
 
 def test_empty_lines_before_the_name_of_a_single_column_are_nothing(tmp_path):
     (tmp_path / "t.csv").write_text("\n\nx\n1\n\n2\n")
-    for table in (read_table(tmp_path / "t.csv"), Source.open(tmp_path / "t.csv").to_pandas()):
+    for table in (read_table(tmp_path / "t.csv"), frame_of(Source.open(tmp_path / "t.csv"))):
         np.testing.assert_array_equal(table["x"], [1.0, np.nan, 2.0])
 
 
@@ -249,7 +250,7 @@ def test_numbers_of_any_width_are_one_kind(tmp_path):
     parquet.write_table(pa.table({"c": pa.nulls(2)}), tmp_path / "c.parquet")
     source = Source.open(tmp_path)
     assert source.kinds == {"c": "numeric"}
-    assert source.to_pandas()["c"].tolist()[:3] == [1.0, 2.0, 1.5]
+    assert frame_of(source)["c"].tolist()[:3] == [1.0, 2.0, 1.5]
 
 
 def test_categories_and_text_are_one_kind(tmp_path):
@@ -259,7 +260,7 @@ def test_categories_and_text_are_one_kind(tmp_path):
     source = Source.open(tmp_path)
     assert source.kinds == {"c": "categorical"}
     texts = ["a", "b", "a", "z", None, "q", "b"]
-    assert [None if pd.isna(text) else text for text in source.to_pandas()["c"]] == texts
+    assert [None if pd.isna(text) else text for text in frame_of(source)["c"]] == texts
 
 
 # ---- where the files are ---------------------------------------------------------------------------------------------
@@ -297,7 +298,7 @@ def test_folders_named_after_values_give_columns(tmp_path):
     for data in (tmp_path, dataset.dataset(tmp_path, partitioning="hive")):
         source = Source.open(data)
         assert source.kinds == expected
-        table = source.to_pandas()
+        table = frame_of(source)
         assert table["year"].tolist() == [2020] * 3 + [2021] * 3
         assert table["town"].tolist() == ["Rome"] * 3 + ["Pisa"] * 3
 

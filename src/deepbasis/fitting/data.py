@@ -4,15 +4,14 @@ the rows that members are fitted to and the rows that they hold out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from deepbasis.engine.batches import Rows
-from deepbasis.errors import InputError
 from deepbasis.fitting.decide import hold_out, needs_line, scaling
 from deepbasis.fitting.held_out import Fold, limit_copies
 from deepbasis.fitting.plan import Facts, Plan
@@ -57,13 +56,12 @@ class TableData:
     warnings: tuple[str, ...]
 
     @classmethod
-    def of(cls, spec: Spec, given: Table, X_val: Any = None, y_val: Any = None) -> TableData:
-        if (X_val is None) != (y_val is None):
-            raise InputError("X_val and y_val go together: give both or neither")
+    def of(cls, spec: Spec, given: Table, validation: Callable[[Preprocessor], Table] | None = None) -> TableData:
+        """`validation` reads rows to validate on as columns of the same kinds."""
         table, scale = given.weighted(), scaling(spec)
         preprocessor = Preprocessor.fit(table.names, table.columns, table.weight, scaling=scale)
         x = preprocessor.encoded(table.columns)
-        masks = _masks(spec, row_labels(x, table.groups), table) if X_val is None else ()
+        masks = _masks(spec, row_labels(x, table.groups), table) if validation is None else ()
         known = table  # the rows that some member is fitted to
         if len(masks) == 1 and masks[0].any():
             known = table.rows(~masks[0])
@@ -73,8 +71,8 @@ class TableData:
             x = preprocessor.encoded(table.columns)
         target = TargetScaler.fit(known.y, known.weight)
         aside = None
-        if X_val is not None:
-            rows = Table.for_validation(X_val, y_val, preprocessor)
+        if validation is not None:
+            rows = validation(preprocessor)
             aside = Encoded(preprocessor.encoded(rows.columns), target.transform(rows.y), None)
         return cls(
             preprocessor,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -32,6 +31,7 @@ from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.output import write_table
 from deepbasis.tables.predictions import PartFiles, PredictionColumns, input_names, open_inputs, part_paths
+from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.roles import Roles, read_target
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import Table
@@ -67,26 +67,17 @@ def prepare_files(
         stream = StreamData.of(spec, source, roles, aside, limit, team)
         plan = make_plan(spec, stream.facts(spec), options.max_steps)
         return plan, partial(fit_stream, spec, plan, stream, Execution(options.checkpoint, team=team))
-    parts, beside = roles.parts(source), None if aside is None else roles.for_validation().parts(aside)
-    with _located(source, aside):
-        table = Table.read(parts.X, parts.y, parts.weight, parts.groups)
-        resident = TableData.of(spec, table, *((None, None) if beside is None else (beside.X, beside.y)))
+    read_aside = None if aside is None else partial(_read_validation, aside, roles.for_validation())
+    with source.located():
+        resident = TableData.of(spec, roles.table(source), read_aside)
     plan = make_plan(spec, resident.facts(spec), options.max_steps)
     return plan, partial(fit_table, spec, plan, resident, Execution(options.checkpoint, team=team))
 
 
-@contextmanager
-def _located(source: Source, aside: Source | None) -> Iterator[None]:
-    """What is wrong with "X", or "X_val", is wrong with one of the files that it was read from."""
-    try:
-        yield
-    except InputError as error:
-        inside = re.match(r"X_val(: X)?(?=[: ])", str(error))
-        if inside is None or aside is None:
-            with source.located():
-                raise
-        with aside.located():
-            raise InputError(f"X{str(error)[inside.end() :]}") from None
+def _read_validation(source: Source, roles: Roles, like: Preprocessor) -> Table:
+    table = roles.table(source)
+    with source.located():
+        return replace(table, columns=like.checked(table.columns))
 
 
 def predict_files(

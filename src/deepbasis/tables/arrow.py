@@ -40,6 +40,8 @@ class FileBlock:
         try:
             yield
         except InputError as error:
+            if FROM_0 in str(error):  # it was located already
+                raise
             text = re.sub(r"^X(?=[: ])", self.name, str(error))
             text = re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + self.first_row} {FROM_0}", text, count=1)
             raise type(error)(text) from None

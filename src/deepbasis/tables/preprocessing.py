@@ -131,6 +131,10 @@ class Preprocessor:
         """The columns of X, each of the kind that it had in training or one that can pass for it."""
         return self._columns(self._open(X))
 
+    def checked(self, columns: Sequence[Column]) -> tuple[Column, ...]:
+        """Columns read elsewhere, each of the kind that it had in training or one that can pass for it."""
+        return tuple(check_kind(encoding, column) for encoding, column in zip(self.encodings, columns, strict=True))
+
     def encoded(self, columns: Sequence[Column]) -> NDArray[np.float64]:
         """[n, width] of columns that have been read."""
         out = np.zeros((len(columns[0].values), self.width))

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from deepbasis.errors import InputError
 from deepbasis.tables.arrow import FileBlock
-from deepbasis.tables.columns import MISSING, Array, Column, Mask
+from deepbasis.tables.columns import MISSING, Array, Column, Mask, joined
 from deepbasis.tables.encoders import reads_as
 from deepbasis.tables.places import check_present
 from deepbasis.tables.reading import numbers
-from deepbasis.tables.source import Source, joined, to_pandas
-from deepbasis.tables.table import HeldOut
-from deepbasis.tables.targets import check_target, check_weights
-
-if TYPE_CHECKING:
-    import pandas as pd
+from deepbasis.tables.source import Source
+from deepbasis.tables.table import HeldOut, Table
+from deepbasis.tables.targets import check_target, check_weight, check_weights
 
 _NUMBERS = ("numeric", "boolean", MISSING)
 _SEARCH_ROWS = 65_536
@@ -40,16 +37,6 @@ def check_distinct(
             raise InputError(f"{twice}: a column can have one part only")
         if column is not None:
             roles[column] = role
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A table in memory, taken apart by its roles."""
-
-    X: pd.DataFrame
-    y: Array
-    weight: Array | None = None
-    groups: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -90,16 +77,21 @@ class Roles:
     def columns(self) -> list[str]:
         return [*self.features, self.target, *(column for column in (self.weight, self.groups) if column is not None)]
 
-    def parts(self, source: Source) -> Parts:
+    def table(self, source: Source) -> Table:
         """All of a table in memory."""
         source.check_rows()
         self.check_numbers(source)
         blocks = list(source.all_blocks(self.columns))
-        y = np.concatenate([self.target_of(block) for block in blocks])
         weights = [found for block in blocks if (found := self.weight_of(block)) is not None]
-        table = to_pandas(joined([block.table for block in blocks]))
-        groups = None if self.groups is None else table[self.groups].to_numpy()
-        return Parts(table[self.features], y, np.concatenate(weights) if weights else None, groups)
+        pieces = zip(*(self.features_of(block) for block in blocks), strict=True)
+        groups = None if self.groups is None else joined([self.groups_of(block) for block in blocks])
+        return Table(
+            list(self.features),
+            tuple(joined(parts) for parts in pieces),
+            np.concatenate([self.target_of(block) for block in blocks]),
+            check_weight(np.concatenate(weights), source.rows, f"weight column '{self.weight}'") if weights else None,
+            None if groups is None else groups.values,
+        )
 
     def target_of(self, block: FileBlock) -> Array:
         return _numbers(block, self.target, "target", check_target)
@@ -111,24 +103,26 @@ class Roles:
         with block.located():
             return [block.column(name) for name in self.features]
 
-    def held_out_of(self, block: FileBlock, file: int, held_out: HeldOut) -> Mask:
-        """Whether each row is held out."""
-        if self.groups is None:
-            return held_out.of(file, block.first_row, len(block))
+    def groups_of(self, block: FileBlock) -> Column:
         with block.located():
-            column = block.column(self.groups)
+            column = block.column(str(self.groups))
             if column.missing.any():
                 raise InputError(
                     f"X: {column.label} names groups and has {int(column.missing.sum())} missing value(s), the first "
                     f"in row {int(np.argmax(column.missing))}; give each of those rows a group of its own"
                 )
-            return held_out.of_groups(column)
+            return column
+
+    def held_out_of(self, block: FileBlock, file: int, held_out: HeldOut) -> Mask:
+        """Whether each row is held out."""
+        if self.groups is None:
+            return held_out.of(file, block.first_row, len(block))
+        return held_out.of_groups(self.groups_of(block))
 
 
 def read_target(data: Any, column: str) -> Array:
     """The targets of a table, to compare predictions with."""
-    source = Source.open(data, [column])
-    return Roles([], column).parts(source).y
+    return Roles([], column).table(Source.open(data, [column])).y
 
 
 def _numbers(block: FileBlock, column: str, role: str, check: Callable[[Array, str], Array]) -> Array:

@@ -3,8 +3,6 @@
     source = Source.open("sales/", drop=["row_id"])
     for unit in range(len(source.units)):
         for block in source.blocks(unit, ["size", "price"], rows=65_536): ...
-    source.to_pandas()                                    # or all of it at once
-    read_table("sales.csv")                               # or one file, or standard input
 
 Opening it looks at every file: a Parquet file's footer, and all of a CSV, whose types are in its text. All files must
 have the same columns, of the same kinds; nothing is guessed or left out. A unit is a row group of Parquet, or a block
@@ -14,25 +12,21 @@ of a CSV.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deepbasis.errors import InputError
 from deepbasis.registry import FORMATS
 from deepbasis.tables.arrow import FileBlock, check_type
 from deepbasis.tables.columns import MISSING
 from deepbasis.tables.formats.base import Format, Request, TableFile, agreed
-from deepbasis.tables.places import ColumnSelection, Place, find_places, load
+from deepbasis.tables.places import ColumnSelection, Place, find_places
 from deepbasis.tables.reading import kind_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _TEXT_BYTES = 32  # of a cell of text, for an estimate
 
@@ -172,58 +166,10 @@ class Source:
         if self.rows == 0:
             raise InputError(f"{self.name} has no rows: it needs at least one")
 
-    def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """All of it in memory, or these columns."""
-        self.check_rows()
-        return to_pandas(joined([block.table for block in self.all_blocks(self.names if columns is None else columns)]))
-
     def fingerprint(self) -> str:
         """Of what the files are, not of what they hold: names, sizes and row counts."""
         sizes = [(file.place.relative, file.place.identity()[0]) for file in self.files]
         return hashlib.sha256(repr((sizes, self.file_rows, sorted(self.kinds.items()))).encode()).hexdigest()[:16]
-
-
-def read_table(
-    path: str | os.PathLike[str],
-    columns: Sequence[str] | None = None,
-    *,
-    drop: Collection[str] = (),
-    text: Collection[str] = (),
-) -> pd.DataFrame:
-    """The table of one file ("-" is CSV on standard input), with its `columns` in that order.
-
-    By default all columns but those in `drop`. In a CSV a column of numbers, of true and false, or of ISO 8601 dates is
-    read as such; the rest is text, and so is a column in `text`, whatever stands in it. Empty fields, NA, NaN, null and
-    their like are missing values.
-    """
-    return Source.open(load(path), columns, drop, text).to_pandas()
-
-
-def joined(tables: Sequence[Any]) -> Any:
-    """Arrow tables of the same columns, one below the other."""
-    import pyarrow as pa
-
-    if len(tables) == 1:
-        return tables[0]
-    if len({table.schema.remove_metadata() for table in tables}) > 1:
-        tables = [_without_dictionaries(table) for table in tables]  # the only types that do not widen
-    return pa.concat_tables(tables, promote_options="permissive")
-
-
-def to_pandas(table: Any) -> pd.DataFrame:
-    """Arrow's types to those that the preprocessing knows: numbers, booleans, dates, categories, text."""
-    import pyarrow as pa
-
-    for k, field in enumerate(table.schema):
-        if pa.types.is_null(field.type) or pa.types.is_decimal(field.type):
-            table = table.set_column(k, field.name, table.column(k).cast(pa.float64()))
-        elif pa.types.is_time(field.type):
-            table = table.set_column(k, field.name, table.column(k).cast(pa.string()))
-    frame: pd.DataFrame = table.to_pandas(date_as_object=False, ignore_metadata=True)
-    for k, field in enumerate(table.schema):
-        if pa.types.is_boolean(field.type) and table.column(k).null_count:
-            frame[field.name] = frame[field.name].astype("boolean")
-    return frame
 
 
 def _type(file: TableFile, column: str) -> Any:
@@ -252,15 +198,6 @@ def _with_constants(table: Any, columns: Sequence[str], place: Place) -> Any:
         for name in columns
     ]
     return pa.table(arrays, names=list(columns))
-
-
-def _without_dictionaries(table: Any) -> Any:
-    import pyarrow as pa
-
-    for k, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(k, field.name, table.column(k).cast(field.type.value_type))
-    return table
 
 
 def _check_same(first: Place, kinds: dict[str, str], place: Place, own: dict[str, str]) -> None:
