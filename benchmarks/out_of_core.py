@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from deepbasis.budget import parse_memory
 
 from _machine import describe, one_line, peak_mib
-from deepbasis.budget import parse_memory
 
 RESULT = Path(__file__).parent / "results" / "out-of-core-cpu.json"
 GROUP_ROWS = 250_000
@@ -120,6 +120,7 @@ def generate(folder: Path, rows: int, files: int | None) -> int:
 def statistics(arguments: argparse.Namespace) -> dict[str, Any]:
     """The first pass alone."""
     from deepbasis.streaming import take_survey
+
     from deepbasis.tables.roles import Roles
     from deepbasis.tables.source import Source
 
@@ -187,12 +188,13 @@ def predict(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def steps(arguments: argparse.Namespace) -> dict[str, Any]:
     """Epochs of a stream and of resident rows in turn, the same model and batch size; validation left out."""
+    from deepbasis.planning import make_plan
+    from deepbasis.streaming import room_for, take_survey
+
     from deepbasis import DeepBasisRegressor
     from deepbasis.engine.batches import Rows
     from deepbasis.engine.members import Member
     from deepbasis.engine.wave import Wave
-    from deepbasis.planning import make_plan
-    from deepbasis.streaming import room_for, take_survey
     from deepbasis.tables.roles import Roles
     from deepbasis.tables.source import Source
 

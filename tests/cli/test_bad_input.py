@@ -97,7 +97,10 @@ BAD: dict[str, list[str]] = {
     ],
     "fit zero_weight.csv -t price --weight weight --out out": ["every", "zero"],
     f"{FIT} --groups team": ["no column 'team'"],
-    "fit nan_shop.csv -t price --groups shop --out out": ["column 'shop' names groups and has 1 missing", "row 6 (counting from 0)"],
+    "fit nan_shop.csv -t price --groups shop --out out": [
+        "column 'shop' names groups and has 1 missing",
+        "row 6 (counting from 0)",
+    ],
     f"{FIT} --drop ordr": ["no column 'ordr'; did you mean 'order'?"],
     f"{FIT} --drop price": ["--drop names the column 'price'", "--target"],
     f"{FIT} --drop day --drop day": ["--drop names the column 'day'"],

@@ -32,8 +32,8 @@ def test_densities_and_probabilities_are_scipys(dist):
 def test_numpy_in_numpy_out(dist):
     y = np.linspace(-2.0, 2.0, 7)
     found = [
-        dist.mean, dist.std, dist.variance, dist.quantile(0.3), dist.cdf(y), dist.pdf(y), dist.log_prob(y), dist.crps(y),
-        y - dist.mean, *dist.interval(0.9),
+        dist.mean, dist.std, dist.variance, dist.quantile(0.3), dist.cdf(y), dist.pdf(y), dist.log_prob(y),
+        dist.crps(y), y - dist.mean, *dist.interval(0.9),
     ]  # fmt: skip
     assert all(type(values) is np.ndarray and values.dtype == np.float64 and values.shape == (7,) for values in found)
     np.testing.assert_allclose(dist.std**2, dist.variance)

@@ -1,4 +1,4 @@
-"""What "auto" comes to: steps, batches, rates, what is held out, embeddings, candidates; and that a plan is one value."""
+"""What "auto" comes to: steps, batches, rates, rows held out, embeddings, candidates; and a plan as one value."""
 
 import json
 from dataclasses import FrozenInstanceError, replace

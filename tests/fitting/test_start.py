@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from deepbasis.gp.likelihoods import GaussianLikelihood
 from numpy.typing import NDArray
 
 from deepbasis.engine.batches import Rows
 from deepbasis.fitting.start import straight_line
+from deepbasis.gp.likelihoods import GaussianLikelihood
 
 Floats = NDArray[np.float64]
 
