@@ -2,6 +2,8 @@
 
 import copy
 import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from deepbasis.gp.expansion import RBF
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import elbo
-from deepbasis.gp.predictive import mixture
+from deepbasis.gp.predictive import Predictive, mixture
 
 CPU = torch.device("cpu")
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -226,3 +228,27 @@ def test_an_ensemble_of_dnns_has_means_before_it_has_variances(lab, count):
 def test_chunk_rows_must_be_positive(models):
     with pytest.raises(InputError, match="chunk_rows"):
         Ensemble(models("dbk-silu", 2), chunk_rows=0)
+
+
+# --- threads ---
+
+
+@pytest.mark.parametrize("method", ["dbk-silu", "dbk-rbf"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_threads_predict_what_one_predicts(lab, models, method, count):
+    """4 threads, 40 predictions each, in chunks and of rows of their own; then the ensemble is as it was."""
+    ensemble = Ensemble(models(method, count), dtype=torch.float64, chunk_rows=16 * count)
+    tables = [lab.rows(30 + k, k).x for k in range(4)]
+    serial = [parts_of(ensemble.predict(x)) for x in tables]
+
+    def predictions(k: int) -> bool:
+        return all(torch.equal(parts_of(ensemble.predict(tables[k])), serial[k]) for _ in range(40))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(predictions, range(4))) == [True] * 4
+    for again in (pickle.loads(pickle.dumps(ensemble)), copy.deepcopy(ensemble), ensemble):
+        assert torch.equal(parts_of(again.predict(tables[0])), serial[0])
+
+
+def parts_of(predicted: Predictive) -> Tensor:
+    return torch.stack([predicted.mean, predicted.variance])
