@@ -125,7 +125,7 @@ def collect(
         data = cache(lambda task=task: list(folds(task, size, data_dir, load)))  # read only if a part must be computed
         for model in models.values():
             name = f"{task.split}-{task.dataset}-{model.name}"
-            recorded = (folder.path / "parts" / f"{name}.safetensors").exists()
+            recorded = folder.has(name)
             if not recorded and not wanted.has(name, model.name):
                 continue
             if not recorded and not model.installed:
@@ -195,7 +195,7 @@ def _part(
         new = [record for fold in rest if fold.seeds for record in score(model, fold, where)]
         return {**part.values, "folds": [*records, *new]}, part.arrays
 
-    part = replace(folder, device=where.device).part(name, settings, compute, extend)
+    part = folder.on(where.device).part(name, settings, compute, extend)
     assert part is not None  # without `only` a folder always gives one
     return part
 

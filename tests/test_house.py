@@ -43,7 +43,6 @@ def test_a_room_imports_only_from_those_above_it() -> None:
     assert HOUSE.trespasses(ROOMS) == []
 
 
-@still("paper.uci and its report")
 def test_no_files_import_each_other_in_a_circle() -> None:
     assert HOUSE.cycles() == []
 

@@ -152,18 +152,10 @@ def test_the_same_seed_comes_to_the_same(deep_result):
     assert again.records[0]["nll"] == pytest.approx(deep_result.records[0]["nll"], rel=1e-9)
 
 
-def test_a_seed_starts_with_the_same_backbone_as_a_deep_basis(monkeypatch):
-    starts = []
-    real = exact_gpytorch.ExactGP
-
-    def spy(data: Rows, backbone: ResNet | None) -> ExactGP:
-        starts.append({k: v.clone() for k, v in backbone.state_dict().items()})
-        return real(data, backbone)
-
-    monkeypatch.setattr(exact_gpytorch, "ExactGP", spy)
-    fit(task(10), TimeBudget(seconds=60.0, steps=1, seeds=2), Rates(), width=8)
+def test_a_seed_starts_with_the_same_backbone_as_a_deep_basis():
+    started = exact_gpytorch.start(task(10).data, 8, 1).backbone.state_dict()
     expected = build("dbk-silu", 1, width=8, seed=1).backbone.state_dict()
-    assert all(torch.equal(starts[-1][name], value) for name, value in expected.items())
+    assert all(torch.equal(started[name], value) for name, value in expected.items())
 
 
 def test_the_parameters_of_the_best_check_are_kept():

@@ -25,6 +25,7 @@ from deepbasis.paper import ookla, ookla_figures, ookla_maps, ookla_tables
 from deepbasis.paper.geography import Region
 from deepbasis.paper.parts import Folder, Part
 from deepbasis.paper.protocol import FAST_LOG
+from deepbasis.paper.records import Records
 
 SQUARE = Region("Square", (np.array([[-108.0, 32.0], [-104.0, 32.0], [-104.0, 36.0], [-108.0, 36.0], [-108.0, 32.0]]),))
 HOLE = np.array([[-107.0, 33.0], [-106.0, 33.0], [-106.0, 34.0], [-107.0, 34.0], [-107.0, 33.0]])
@@ -91,12 +92,11 @@ def test_a_map_leaves_out_the_islands_without_rows():
         np.testing.assert_allclose(high, east_north)
 
 
-def test_a_kernel_slice_is_a_column_of_the_kernel_matrix(monkeypatch):
+def test_a_kernel_slice_is_a_column_of_the_kernel_matrix():
     model = FAST_LOG.build("dbk-rbf", 2, rank=6, width=5)(Member(seed=1)).double()
     x, at = torch.rand(11, 2).double(), torch.rand(3, 2).double()
-    monkeypatch.setattr(ookla_maps, "_CHUNK", 4)
     whole = model.kernel(torch.cat([at, x])).detach()
-    torch.testing.assert_close(ookla_maps.kernel_slices(model, x, at), whole[:3, 3:])
+    torch.testing.assert_close(ookla_maps.kernel_slices(model, x, at, chunk=4), whole[:3, 3:])
     torch.testing.assert_close(ookla_maps.kernel_slices(model, at, at).diagonal(), whole.diagonal()[:3])
 
 
@@ -195,29 +195,30 @@ def made_up(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def small():
-    with pytest.MonkeyPatch.context() as patch:
-        size = replace(ookla.QUICK, rank=8, width=8, rows=500, map_points=20, epochs={"fixed-new-mexico": 8})
-        patch.setattr(ookla, "QUICK", size)
-        patch.setattr(ookla_maps, "CELL", 3.0)
-        patch.setattr(plots, "png", lambda page, png=plots.png: png(page, 50))
-        yield
+SIZE = replace(
+    ookla.QUICK,
+    rank=8,
+    width=8,
+    rows=500,
+    map_points=20,
+    epochs={"fixed-new-mexico": 8},
+    cell=3.0,
+    dots_per_inch=50,
+)
 
 
 @pytest.fixture(scope="module")
-def done(made_up, small, tmp_path_factory):
+def done(made_up, tmp_path_factory):
     folder = Folder(tmp_path_factory.mktemp("out"), torch.device("cpu"), tell=lambda line: None)
-    ookla.run(folder, data_dir=made_up, quick=True)
+    ookla.run(folder, SIZE, made_up)
     return folder
 
 
 def recorded(folder: Folder, target: str, method: str) -> Part:
-    """From its file, which is not made anew."""
-    job = ookla._OoklaJob(folder, "fixed-new-mexico", target, method, ookla.QUICK)
-    part = folder.part(job.name, job.settings(), lambda: pytest.fail(f"{job.name} has no file"))
-    assert part is not None
-    return part
+    """As it is recorded."""
+    records, name = Records(folder.path), f"fixed-new-mexico-{target}-{method}"
+    line = records.lines()[name]
+    return Part(name, line["values"], records.arrays(name), line["made"])
 
 
 def table(folder: Folder) -> list[dict[str, str]]:
@@ -241,24 +242,36 @@ def test_the_table_holds_every_method_target_stratum_and_metric(done):
 
 
 @pytest.mark.parametrize("method", ookla.METHODS)
-def test_scores_are_those_of_the_recorded_predictions_in_standardised_units(done, made_up, method):
+def test_the_table_and_what_is_drawn_are_of_the_same_members_in_standardised_units(done, made_up, method):
     part = recorded(done, "download", method)
-    a = part.arrays
-    assert a["mean"].shape == a["std"].shape == (ookla.QUICK.seeds, 50)
-    tiles = ookla.load("fixed-new-mexico", ookla.QUICK, made_up)
-    y = tiles.tiles.download
-    train, _, test = tiles.split
-    np.testing.assert_allclose(a["y"], (y[test] - y[train].mean()) / y[train].std(), atol=1e-5)
-    np.testing.assert_array_equal(a["urban"], tiles.tiles.urban[test])
-    means = {
-        row["setting"]: float(row["mean"]) for row in table(done) if (row["method"], row["metric"]) == (method, "nll")
-    }
-    for stratum, rows in (("urban", a["urban"]), ("rural", ~a["urban"])):
-        nll = [
-            float(metrics.nll(Gaussian(mean[rows], std[rows].square()), a["y"][rows]))
-            for mean, std in zip(a["mean"], a["std"], strict=True)
-        ]
-        assert means[f"download {stratum}"] == pytest.approx(np.mean(nll), rel=1e-4)
+    data = ookla.load("fixed-new-mexico", SIZE, made_up)
+    y = data.tiles.download
+    assert part.values["target_mean"] == pytest.approx(y[data.split.train].mean())
+    assert part.values["target_std"] == pytest.approx(y[data.split.train].std())
+    urban = data.tiles.urban[data.split.test]
+    np.testing.assert_array_equal(part.arrays["urban"], urban)
+    shown = part.values["members"][part.values["shown"]]["strata"]
+    widths = 2.0 * 1.959964 * part.arrays["std"].numpy()
+    for stratum, rows in (("urban", urban), ("rural", ~urban)):
+        assert shown[stratum]["width_95"] == pytest.approx(widths[rows].mean(), rel=1e-3)
+        for metric in ("nll", "mae"):
+            (line,) = [
+                row
+                for row in table(done)
+                if (row["setting"], row["method"], row["metric"]) == (f"download {stratum}", method, metric)
+            ]
+            seeds = [member["strata"][stratum][metric] for member in part.values["members"]]
+            assert float(line["mean"]) == pytest.approx(np.mean(seeds), rel=1e-5)
+
+
+def test_scores_are_of_the_rows_of_their_stratum_alone():
+    prediction = Gaussian(torch.tensor([0.0, 1.0, 5.0]), torch.tensor([1.0, 4.0, 9.0]))
+    y, rows = torch.tensor([0.5, 1.5, 0.0]), torch.tensor([True, True, False])
+    some = Gaussian(prediction.mean[:2], prediction.variance[:2])
+    assert ookla.scores_of(prediction, y, rows) == metrics.evaluate(some, y[:2])
+    assert ookla.scores_of(prediction, y, torch.zeros(3, dtype=torch.bool)) is None
+    broken = Gaussian(torch.full((3,), torch.nan), prediction.variance)
+    assert ookla.scores_of(broken, y, rows) is None
 
 
 def test_every_seed_is_trained_with_the_papers_weights(done):
@@ -271,20 +284,24 @@ def test_every_seed_is_trained_with_the_papers_weights(done):
 
 def test_the_maps_show_the_training_rows_and_the_kernel(done, made_up):
     part = recorded(done, "download", "dbk-rbf")
-    data = ookla.load("fixed-new-mexico", ookla.QUICK, made_up)
+    data = ookla.load("fixed-new-mexico", SIZE, made_up)
     train = data.split.train
-    cells = ookla_maps.gather(data.tiles.X[train], ookla.FEWEST_IN_CELL)
-    assert len(cells.corner) > 10
-    np.testing.assert_array_equal(part.arrays["cells"], cells.corner)
+    cells = ookla_maps.gather(data.tiles.X[train], ookla.FEWEST_IN_CELL, SIZE.cell)
+    tested = ookla_maps.gather(data.tiles.X[data.split.test], cell=SIZE.cell)
+    known, own = ookla_maps.in_common(cells.corner, tested.corner)
+    assert 3 < len(known) < len(cells.corner)  # or it would test nothing
+    np.testing.assert_array_equal(part.arrays["cells"], cells.corner[known])
     y = data.tiles.download[train]
-    np.testing.assert_allclose(part.arrays["cell_std"], cells.std(y) / y.std(), rtol=1e-5)
+    np.testing.assert_allclose(part.arrays["cell_std"], (cells.std(y) / y.std())[known], rtol=1e-3)
+    variance = tested.mean(part.arrays["std"].square())[own]
+    np.testing.assert_allclose(part.arrays["cell_predicted"], np.sqrt(variance), rtol=1e-3)
+    recomputed = np.corrcoef(part.arrays["cell_std"], part.arrays["cell_predicted"])[0, 1]
+    assert part.values["agreement"] == pytest.approx(recomputed, abs=1e-2)
     shape = (len(part.arrays["grid_lat"]), len(part.arrays["grid_lon"]))
-    assert max(shape) == ookla.QUICK.map_points
+    assert max(shape) == SIZE.map_points
     assert part.arrays["slices"].shape == (3, *shape)
     assert part.arrays["grid_std"].shape == shape
-    assert (part.arrays["slices_at"] > 0).all()
-    assert "slices" not in recorded(done, "download", "sv-dkl").arrays
-    assert sum(file.stat().st_size for file in (done.path / "parts").iterdir()) < 6 * 2**21
+    assert recorded(done, "download", "sv-dkl").arrays.keys() == {"std", "urban"}
 
 
 def test_every_table_and_figure_names_its_source_and_licence(done):
@@ -316,12 +333,7 @@ def test_the_markdown_shows_every_figure_with_a_line_of_its_own(done):
 
 def test_measured_and_predicted_std_are_shown_in_the_same_cells_and_one_range_holds_every_map(done):
     parts = [recorded(done, target, "dbk-rbf") for target in ookla.TARGETS]
-    part = parts[0]
-    empirical_cells = {tuple(c) for c in part.arrays["cells"].tolist()}
-    tested_cells = {tuple(c) for c in ookla_maps.gather(part.arrays["place"]).corner.tolist()}
-    assert empirical_cells - tested_cells  # or it would test nothing
-    corner, empirical, predicted = ookla_tables.compared(part)
-    assert {tuple(c) for c in corner.tolist()} == empirical_cells & tested_cells
+    empirical, predicted = (parts[0].arrays[name].tolist() for name in ("cell_std", "cell_predicted"))
     maps = [ax.collections[0] for ax in ookla_figures.uncertainty(parts).axes[:3]]
     pictures = [np.ma.filled(mesh.get_array(), np.nan) for mesh in maps]
     np.testing.assert_array_equal(np.isnan(pictures[0]), np.isnan(pictures[1]))
@@ -336,8 +348,7 @@ def test_measured_and_predicted_std_are_shown_in_the_same_cells_and_one_range_ho
 
 def test_kernel_maps_have_one_range_for_all_and_say_where_their_values_are(done):
     def part(state_values):
-        slices = torch.tensor(state_values).reshape(1, 1, -1) * 4.0
-        return Part("p", {}, {"slices": slices, "slices_at": torch.tensor([4.0])}, {})
+        return Part("p", {}, {"slices": torch.tensor(state_values).reshape(1, 1, -1)}, {})
 
     nearly, less = part([0.97, 1.0, torch.nan]), part([0.87, 1.01])
     assert ookla_figures.lowest_kernel([nearly]) == pytest.approx(0.9)
@@ -347,10 +358,7 @@ def test_kernel_maps_have_one_range_for_all_and_say_where_their_values_are(done)
     assert {ax.collections[0].get_clim() for ax in page.axes[:6]} == {(0.3, 1.0)}
     note = page.get_supxlabel().replace("\n", " ")
     assert "from 0.3 to 1 in every state, not from 0" in note
-    relative = []
-    for target in ookla.TARGETS:
-        a = recorded(done, target, "dbk-rbf").arrays
-        relative.append((a["slices"] / a["slices_at"][:, None, None]).numpy())
+    relative = [recorded(done, target, "dbk-rbf").arrays["slices"].numpy() for target in ookla.TARGETS]
     low = min(np.nanquantile(values, 0.005) for values in relative)
     high = max(np.nanquantile(values, 0.995) for values in relative)
     assert f"between {low:.2f} and {high:.2f} of" in note
@@ -369,14 +377,13 @@ def test_the_markdown_says_that_the_papers_tiles_are_other_ones_and_how_many_epo
 def test_what_is_recorded_is_drawn_without_data_and_without_computing(done, monkeypatch):
     before = {file.name: file.read_bytes() for file in done.path.glob("*.*") if file.is_file()}
     monkeypatch.delenv("DEEPBASIS_DATA", raising=False)
-    monkeypatch.setattr(ookla, "fit", lambda *_: pytest.fail("trained again"))
-    ookla.run(done, data_dir=None, quick=True)
+    ookla.run(done, SIZE, None)
     assert {file.name: file.read_bytes() for file in done.path.glob("*.*") if file.is_file()} == before
 
 
-def test_parts_that_are_not_asked_for_are_left_out(small, made_up, tmp_path):
+def test_parts_that_are_not_asked_for_are_left_out(made_up, tmp_path):
     folder = Folder(tmp_path, torch.device("cpu"), only=["fixed-new-mexico-upload-sv"], tell=lambda line: None)
-    ookla.run(folder, data_dir=made_up, quick=True)
+    ookla.run(folder, SIZE, made_up)
     assert {(row["setting"].split()[0], row["method"]) for row in table(folder)} == {
         ("upload", "sv-rbf"),
         ("upload", "sv-dkl"),
@@ -384,8 +391,8 @@ def test_parts_that_are_not_asked_for_are_left_out(small, made_up, tmp_path):
     assert [file.name for file in tmp_path.glob("*.png")] == ["interval_widths.png"]  # the maps are DBK's
 
 
-def test_nothing_at_all_still_leaves_a_table(small, tmp_path):
-    ookla.run(Folder(tmp_path, torch.device("cpu"), only=["none"]), data_dir=None, quick=True)
+def test_nothing_at_all_still_leaves_a_table(tmp_path):
+    ookla.run(Folder(tmp_path, torch.device("cpu"), only=["none"]), SIZE, None)
     assert table(Folder(tmp_path, torch.device("cpu"))) == []
     assert list(tmp_path.glob("*.png")) == []
 
@@ -393,10 +400,10 @@ def test_nothing_at_all_still_leaves_a_table(small, tmp_path):
 def test_without_data_the_message_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.delenv("DEEPBASIS_DATA", raising=False)
     with pytest.raises(InputError, match="DEEPBASIS_DATA"):
-        ookla.run(Folder(tmp_path / "out", torch.device("cpu")), data_dir=None, quick=True)
+        ookla.run(Folder(tmp_path / "out", torch.device("cpu")), SIZE, None)
     with pytest.raises(InputError, match=r"fixed_2023Q2_new_mexico\.npz"):
-        ookla.run(Folder(tmp_path / "out", torch.device("cpu")), data_dir=tmp_path, quick=True)
-    assert not list(tmp_path.rglob("*.safetensors"))
+        ookla.run(Folder(tmp_path / "out", torch.device("cpu")), SIZE, tmp_path)
+    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 def test_a_member_that_failed_is_left_out_and_a_method_without_any_too(done):
@@ -407,7 +414,7 @@ def test_a_member_that_failed_is_left_out_and_a_method_without_any_too(done):
     row = next(row for row in ookla_tables.rows_of(one) if row.metric == "nll")
     assert (row.mean, row.std) == (members[1]["strata"]["urban"]["nll"], None)
     members[1]["strata"] = members[0]["strata"]
-    none = replace(part, values={**part.values, "members": members, "shown": None})
+    none = replace(part, values={**part.values, "members": members, "shown": None, "agreement": None})
     assert list(ookla_tables.rows_of(none)) == []
     assert ookla_figures.grouped([none]) == {}
     assert "| DBK-RBF | – |" in ookla_tables.markdown([none], quick=False)
@@ -421,27 +428,34 @@ def test_the_best_is_the_lowest_or_the_nearest_to_the_nominal_coverage():
     assert ookla_tables._best([None], "nll") is None
 
 
-def test_agreement_is_one_where_the_predicted_std_is_the_empirical_one(monkeypatch):
-    monkeypatch.setattr(ookla_maps, "CELL", 0.05)  # whatever the run above had
-    place = torch.tensor([[0.51, 0.51], [0.52, 0.53], [3.01, 0.51], [6.01, 0.51], [9.01, 0.51]])
-    corner = torch.tensor([[10, 10], [60, 10], [120, 10]], dtype=torch.int32)
-    std = torch.tensor([[0.6, 0.8, 2.0, 3.0, 9.0]])
-    arrays = {"place": place, "std": std, "cells": corner, "cell_std": torch.tensor([math.sqrt(0.5), 2.0, 3.0])}
-    values = {"shown": 0}
-    assert ookla_tables.agreement(Part("p", values, arrays, {})) == pytest.approx(1.0)
-    arrays["cell_std"] = torch.tensor([3.0, 2.0, 1.0])
-    assert ookla_tables.agreement(Part("p", values, arrays, {})) < -0.9
-    assert ookla_tables.agreement(Part("p", values, {**arrays, "std": torch.ones(1, 5)}, {})) is None
+def test_agreement_is_one_where_the_predicted_std_is_the_empirical_one():
+    """Three cells with two training rows each, one with a row, and one in which only a test row is."""
+    corners = np.array([[0.5, 0.5], [3.0, 0.5], [6.0, 0.5]])
+    train = np.concatenate([corners + 0.01, corners + 0.02, [[7.01, 0.51]]])
+    test = np.array([[0.51, 0.51], [0.52, 0.53], [3.01, 0.51], [6.01, 0.51], [9.01, 0.51]])
+    std = torch.tensor([0.6, 0.8, 2.0, 3.0, 9.0]).double()
+    spread = np.array([math.sqrt(0.5), 2.0, 3.0])
+
+    def cells(spread, std):
+        y = np.concatenate([spread, -spread]) / math.sqrt(2.0)  # two numbers d and -d have a std of sqrt(2) d
+        return ookla_maps.compare(train, np.append(y, 5.0), test, std, 2)
+
+    same = cells(spread, std)
+    np.testing.assert_allclose(same.empirical, spread)
+    np.testing.assert_allclose(same.predicted, spread)
+    assert same.agreement() == pytest.approx(1.0)
+    assert cells(spread[::-1], std).agreement() < -0.9
+    assert cells(spread, torch.ones(5)).agreement() is None
 
 
 def test_a_map_without_any_cell_is_blank():
-    lon, lat, picture = ookla_figures.raster(np.empty((0, 2), np.int32), np.empty(0))
+    lon, lat, picture = ookla_figures.raster(np.empty((0, 2), np.int32), np.empty(0), 0.5)
     assert picture.shape == (len(lat), len(lon))
     assert np.isnan(picture).all()
     corner = np.array([[-3, 7], [-1, 6]], np.int32)
-    lon, lat, picture = ookla_figures.raster(corner, np.array([1.0, 2.0]))
-    np.testing.assert_allclose(lon, ookla_maps.CELL * np.array([-2.5, -1.5, -0.5]))
-    np.testing.assert_allclose(lat, ookla_maps.CELL * np.array([6.5, 7.5]))
+    lon, lat, picture = ookla_figures.raster(corner, np.array([1.0, 2.0]), 0.5)
+    np.testing.assert_allclose(lon, 0.5 * np.array([-2.5, -1.5, -0.5]))
+    np.testing.assert_allclose(lat, 0.5 * np.array([6.5, 7.5]))
     np.testing.assert_array_equal(picture, [[np.nan, np.nan, 2.0], [1.0, np.nan, np.nan]])
 
 

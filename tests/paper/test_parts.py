@@ -2,13 +2,16 @@
 
 import csv
 import io
+import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from deepbasis.errors import CheckpointMismatchError
+from deepbasis.errors import CheckpointMismatchError, FileFormatError
 from deepbasis.paper import parts
 from deepbasis.paper.parts import Folder, Part, Row
+from deepbasis.paper.records import Records, to_draw
 
 
 @pytest.fixture
@@ -37,10 +40,10 @@ def test_a_part_is_computed_once(folder):
 
 def test_a_part_of_other_settings_is_refused_and_kept(folder):
     folder.part("a", {"n": 5, "m": 1}, count([]))
-    before = (folder.path / "parts" / "a.safetensors").read_bytes()
-    with pytest.raises(CheckpointMismatchError, match=r"a\.safetensors was made with other settings \(n\)"):
+    before = (folder.path / "parts.jsonl").read_bytes()
+    with pytest.raises(CheckpointMismatchError, match=r"parts\.jsonl: part a was made with other settings \(n\)"):
         folder.part("a", {"n": 6, "m": 1}, count([]))
-    assert (folder.path / "parts" / "a.safetensors").read_bytes() == before
+    assert (folder.path / "parts.jsonl").read_bytes() == before
 
 
 def test_only_some_parts_are_computed_and_what_is_there_is_always_found(folder):
@@ -62,8 +65,105 @@ def test_a_part_that_fails_leaves_nothing_and_keeps_its_checkpoint(folder):
     with pytest.raises(KeyboardInterrupt):
         folder.part("a", {}, fail)
     assert [path.name for path in (folder.path / "parts").iterdir()] == ["a.training"]
+    assert not folder.has("a")
     folder.part("a", {}, count([]))
-    assert [path.name for path in (folder.path / "parts").iterdir()] == ["a.safetensors"]
+    assert folder.has("a")
+    assert list((folder.path / "parts").iterdir()) == []
+
+
+def test_a_part_that_is_added_to_keeps_its_line_and_says_how_it_was_made_before(folder):
+    first = folder.part("a", {}, count([]))
+    folder.part("b", {}, count([]))
+    more = folder.part("a", {}, count([]), extend=lambda part: ({**part.values, "answer": 43}, part.arrays))
+    assert more.values["answer"] == 43
+    assert more.made["before"] == first.made
+    assert torch.equal(more.arrays["x"], first.arrays["x"])
+    lines = [json.loads(line) for line in (folder.path / "parts.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in lines] == ["a", "b"]
+    assert lines[0]["values"] == more.values
+
+
+def test_another_device_records_into_the_same_folder(folder):
+    folder.on(torch.device("meta")).part("a", {}, count([]))
+    assert folder.part("a", {}, count([])).made["device"] == "meta"
+
+
+# ---- the files -----------------------------------------------------------------------------------------------------
+
+
+def line_of(name: str, value: float = 0.1) -> dict[str, object]:
+    return {"name": name, "settings": {"n": [1, 2]}, "values": {"μ": value}, "made": {"seconds": 1.5}}
+
+
+def test_lines_come_back_to_the_last_digit(tmp_path):
+    value = 0.1 + 0.2  # needs all seventeen digits
+    Records(tmp_path).put(line_of("a", value), {})
+    assert Records(tmp_path).lines() == {"a": line_of("a", value)}
+    assert [file.name for file in tmp_path.iterdir()] == ["parts.jsonl"]
+
+
+def test_arrays_come_back_with_their_shapes_and_of_a_part_made_again_only_the_new_ones(tmp_path):
+    arrays = {
+        "map": torch.tensor([[1.5, torch.nan, -torch.inf], [0.0, 2.0**-30, 3.0e38]]),
+        "cells": torch.tensor([[-2_150, 690], [2**24, 0]], dtype=torch.int32),
+        "nothing": torch.empty(0, 2),
+    }
+    Records(tmp_path).put(line_of("a"), arrays)
+    Records(tmp_path).put(line_of("b"), {"y": torch.ones(3)})
+    read = Records(tmp_path).arrays("a")
+    assert read.keys() == arrays.keys()
+    for name, array in arrays.items():
+        torch.testing.assert_close(read[name], array.float(), rtol=0, atol=0, equal_nan=True)
+    Records(tmp_path).put(line_of("a"), {"z": torch.zeros(1)})
+    assert list(Records(tmp_path).arrays("a")) == ["z"]
+    assert torch.equal(Records(tmp_path).arrays("b")["y"], torch.ones(3))
+
+
+def test_what_is_drawn_has_three_digits():
+    array = torch.linspace(-3.0, 3.0, 1001)
+    torch.testing.assert_close(to_draw(array), array, rtol=5e-4, atol=1e-7)
+
+
+def test_processes_side_by_side_lose_nothing_of_each_other(tmp_path):
+    """Each with its own view of the folder, as processes have."""
+
+    def record(worker: int) -> None:
+        own = Records(tmp_path)
+        for k in range(8):
+            own.put(line_of(f"{worker}-{k}"), {"x": torch.tensor([worker, k])})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(record, range(4)))
+    names = {f"{worker}-{k}" for worker in range(4) for k in range(8)}
+    assert Records(tmp_path).lines().keys() == names
+    assert all(Records(tmp_path).arrays(name)["x"].tolist() == [int(k) for k in name.split("-")] for name in names)
+
+
+def test_a_folder_sees_what_another_process_has_recorded_meanwhile(folder):
+    assert not folder.has("a")
+    Folder(folder.path, torch.device("cpu"), tell=lambda line: None).part("a", {}, count([]))
+    assert folder.has("a")
+
+
+@pytest.mark.parametrize("damaged", ['{"name": "b"', '{"name": "b"}', "[1]", "3", "null"])
+def test_a_damaged_line_is_named(tmp_path, damaged):
+    records = Records(tmp_path)
+    records.put(line_of("a"), {})
+    with records.file.open("a") as file:
+        file.write(damaged + "\n")
+    with pytest.raises(FileFormatError, match=r"parts\.jsonl, line 2 is no part"):
+        records.lines()
+
+
+def test_arrays_that_cannot_be_read_are_named(tmp_path):
+    records = Records(tmp_path)
+    records.put(line_of("a"), {"x": torch.ones(1)})
+    (tmp_path / "arrays.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(FileFormatError, match=r"arrays\.parquet cannot be read"):
+        records.arrays("a")
+
+
+# ---- tables --------------------------------------------------------------------------------------------------------
 
 
 def test_a_tidy_table_has_the_columns_and_an_empty_cell_for_nothing():

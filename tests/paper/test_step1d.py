@@ -3,7 +3,6 @@
 import csv
 import math
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +13,16 @@ from deepbasis import plots
 from deepbasis.errors import CheckpointMismatchError
 from deepbasis.gp import metrics
 from deepbasis.paper import data_step1d as dataset
-from deepbasis.paper import runs, step1d, step1d_figures, step1d_parts, step1d_tables
+from deepbasis.paper import step1d, step1d_figures, step1d_parts, step1d_tables
 from deepbasis.paper.parts import Folder, Part
-from deepbasis.paper.step1d_parts import Laboratory, Step1dSize, Study
+from deepbasis.paper.records import Records
+from deepbasis.paper.step1d_parts import Step1dSize, Study
 from deepbasis.paper.step1d_results import DPPGP, EXACT_DBK, EXACT_RBF, GRID, Collapse, PartFit, Results, StudyResults
 
 pytest.importorskip("gpytorch")  # here, not in a test: importing it warns of what is deprecated in torch
 
 NOISE = dataset.AMPLITUDE
-PLAN = Step1dSize(
+SIZE = Step1dSize(
     studies=(
         Study(
             NOISE,
@@ -41,6 +41,7 @@ PLAN = Step1dSize(
     exact_steps=3,
     gp_seconds=60.0,
     gp_steps=2,
+    quick=True,
 )
 FIGURES = {"figure1", "figure4", "figure5", "figure5-appendix", "collapse"}
 
@@ -49,30 +50,22 @@ def folder(path: Path, only: tuple[str, ...] = ()) -> Folder:
     return Folder(path, torch.device("cpu"), only=only, tell=lambda line: None)
 
 
-def run(path: Path, only: tuple[str, ...] = ()) -> None:
-    step1d.run(folder(path, only), quick=True)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    monkeypatch.setattr(step1d, "QUICK", PLAN)
+def run(path: Path, only: tuple[str, ...] = (), size: Step1dSize = SIZE) -> None:
+    step1d.run(folder(path, only), size)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("step1d")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step1d, "QUICK", PLAN)
-        run(path)
+    run(path)
     return path
 
 
 def part(path: Path, name: str) -> Part:
-    """From its file, whatever its settings."""
-    from deepbasis import storage
-
-    arrays, metadata = storage.load(path / "parts" / f"{name}.safetensors", "part")
-    return Part(name, metadata["values"], arrays, {**metadata["made"], "settings": metadata["settings"]})
+    """As it is recorded, whatever its settings."""
+    records = Records(path)
+    line = records.lines()[name]
+    return Part(name, line["values"], records.arrays(name), {**line["made"], "settings": line["settings"]})
 
 
 def table(path: Path) -> dict[tuple[str, str, str], dict[str, str]]:
@@ -83,7 +76,7 @@ def table(path: Path) -> dict[tuple[str, str, str], dict[str, str]]:
 
 
 def test_every_part_table_and_figure_is_there(done):
-    made = {file.name.removesuffix(".safetensors") for file in (done / "parts").iterdir()}
+    made = set(Records(done).lines())
     sizes = {f"{method}-a0.4-n{n}" for method in ("dppgp", "exact") for n in (60, 250)}
     others = {"rank-a0.4-r1", "rank-a0.4-r8", "constant-a0.4-r8", "collapse-a0.4", "rbf-a0.4-n60", "dkl-a0.4-n60"}
     times = {f"time-{method}-n{n}" for method in ("dppgp", "exact") for n in (60, 250)} | {
@@ -153,15 +146,20 @@ def test_the_papers_four_values_stand_beside_the_nll_of_their_ranks_alone(done):
 
 def test_scores_and_drawings_are_of_one_and_the_same_model(done):
     """The basis drawn has the effective rank that the table reports for the best run, by validation NLL."""
-    fit = PartFit(part(done, "dppgp-a0.4-n250"))
+    fit = PartFit(part(done, "dppgp-a0.4-n60"))
     records = fit.records
     assert fit.best == min(records, key=lambda record: record["validation"])
     assert fit.basis.shape == (len(GRID), 128)
     rank = metrics.effective_rank(metrics.spectrum(fit.kernel.double()))
     assert float(rank) == pytest.approx(fit.best["effective_rank"], rel=1e-3)
     assert fit.mean.shape == fit.std.shape == GRID.shape
-    k = records.index(fit.best)
-    assert torch.equal(fit.mean, fit.part.arrays["mean"][k])
+
+
+def test_only_what_a_figure_shows_has_arrays(done):
+    """Fig. 1 is of n = 60 here, Fig. 5 of ranks 1 and 8."""
+    drawn = {name for name in Records(done).lines() if Records(done).arrays(name)}
+    at_focus = {f"{method}-a0.4-n60" for method in ("dppgp", "exact", "rbf", "dkl")}
+    assert drawn == at_focus | {"rank-a0.4-r1", "rank-a0.4-r8"}
 
 
 def test_rank_one_has_effective_rank_one(done):
@@ -172,11 +170,8 @@ def test_epochs_are_cut_to_keep_the_steps_below_the_limit(done):
     """250 rows are two batches: six steps are three epochs; 60 rows are one batch."""
     assert part(done, "dppgp-a0.4-n250").made["settings"]["epochs"] == 3
     assert part(done, "dppgp-a0.4-n60").made["settings"]["epochs"] == 6
-    laboratory = Laboratory(folder(Path("nowhere"), ("none",)), PLAN, replace(PLAN.studies[0], most_steps=10**9))
-    seen = []
-    laboratory._dbk = lambda name, n, rank, chosen, compile: seen.append(chosen["epochs"])
-    laboratory._dppgp("a", 60)
-    assert seen == [2_000]  # the paper's most
+    assert step1d_parts.epochs_within(10**9, 60) == 2_000  # the paper's most
+    assert step1d_parts.epochs_within(6, 100_000) == 1
 
 
 def test_the_rate_falls_to_the_end_or_stays_with_the_papers_patience(done):
@@ -190,7 +185,7 @@ def test_the_rate_falls_to_the_end_or_stays_with_the_papers_patience(done):
 
 def test_the_collapse_is_followed_through_exact_training(done):
     found = Collapse(part(done, "collapse-a0.4"))
-    assert found.steps.tolist() == [0, 1, 2, 3]
+    assert found.steps == [0, 1, 2, 3]
     assert found.effective_ranks.shape == found.first_shares.shape == (2, 4)
     member = step1d_parts.Member(seed=1)
     start = step1d_parts.READING.build("dbk-silu", 1, rank=128)(member).basis(GRID[:, None]).double().detach()
@@ -200,27 +195,20 @@ def test_the_collapse_is_followed_through_exact_training(done):
     assert not torch.equal(found.effective_ranks[:, 0], found.effective_ranks[:, -1])
 
 
-def test_a_second_run_computes_nothing_and_writes_the_same(done, monkeypatch):
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("computed again")
-
-    monkeypatch.setattr(runs, "fit", never)
-    monkeypatch.setattr(step1d_parts, "Wave", never)
-    monkeypatch.setattr("deepbasis.paper.exact_gpytorch.fit", never)
+def test_what_is_recorded_is_drawn_again_without_computing(done):
     before = {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()}
-    run(done)
+    run(done, only=("nothing",))
     assert {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()} == before
 
 
-def test_parts_of_other_settings_are_refused(done, monkeypatch):
-    monkeypatch.setattr(step1d, "QUICK", replace(PLAN, exact_steps=4))
+def test_parts_of_other_settings_are_refused(done):
     with pytest.raises(CheckpointMismatchError, match="epochs"):
-        run(done)
+        run(done, size=replace(SIZE, exact_steps=4))
 
 
 def test_only_some_parts(tmp_path):
     run(tmp_path, only=("rank-a0.4-r1",))
-    assert [file.name for file in (tmp_path / "parts").iterdir()] == ["rank-a0.4-r1.safetensors"]
+    assert list(Records(tmp_path).lines()) == ["rank-a0.4-r1"]
     assert {setting for setting, _, _ in table(tmp_path)} == {"rank=1 n=60 amplitude=0.4"}
     assert {file.name for file in tmp_path.glob("*.png")} == {
         "figure5-amplitude-0.4.png",
@@ -235,24 +223,24 @@ def test_nothing_at_all_is_no_error(tmp_path):
     assert list(tmp_path.glob("*.png")) == []
 
 
-def test_without_gpytorch_its_parts_are_left_out_with_a_line(tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "deepbasis.paper.exact_gpytorch", raising=False)
-    monkeypatch.delattr("deepbasis.paper.exact_gpytorch", raising=False)
-    monkeypatch.setitem(sys.modules, "gpytorch", None)
-    told = []
-    step1d.run(Folder(tmp_path, torch.device("cpu"), only=("rbf", "dkl", "time-rbf"), tell=told.append), quick=True)
+def test_without_gpytorch_its_parts_are_left_out_with_a_line(tmp_path):
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'gpytorch'", name="gpytorch")
+
+    told: list[str] = []
+    some = Folder(tmp_path, torch.device("cpu"), only=("rbf", "dkl", "time-rbf"), tell=told.append)
+    step1d.run(some, SIZE, missing)
     assert len(told) == 3
     assert all("pip install 'deepbasis[gpytorch]'" in line for line in told)
     assert table(tmp_path) == {}
 
 
-def test_an_exact_gp_that_does_not_fit_is_left_out_with_a_line(tmp_path, monkeypatch):
-    def too_large(*_: object, **__: object) -> None:
+def test_an_exact_gp_that_does_not_fit_is_left_out_with_a_line(tmp_path):
+    def too_large(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("deepbasis.paper.exact_gpytorch.fit", too_large)
-    told = []
-    step1d.run(Folder(tmp_path, torch.device("cpu"), only=("rbf",), tell=told.append), quick=True)
+    told: list[str] = []
+    step1d.run(Folder(tmp_path, torch.device("cpu"), only=("rbf",), tell=told.append), SIZE, too_large)
     assert told == ["rbf-a0.4-n60: left out, 60 x 60 kernel matrices do not fit into the memory here"]
 
 
@@ -302,8 +290,13 @@ def test_the_verdict_on_effective_rank(exact, words):
 @pytest.mark.parametrize(("last", "words"), [([9.0, 1.0], "it falls"), ([1.0, 1.0], "it does NOT fall")])
 def test_the_verdict_on_the_collapse(last, words):
     results = study()
-    spectra = torch.tensor([[[3.0, 1.0], [2.0, 1.0], last]])
-    results.collapse = Collapse(Part("c", {}, {"steps": torch.tensor([0, 5, 10]), "spectra": spectra}, {}))
+    spectra = torch.tensor([[3.0, 1.0], [2.0, 1.0], last])
+    values = {
+        "moments": [0, 5, 10],
+        "effective_ranks": [[float(metrics.effective_rank(one)) for one in spectra]],
+        "first_shares": (spectra[:, :1] / spectra.sum(1, keepdim=True)).T.tolist(),
+    }
+    results.collapse = Collapse(Part("c", values, {}, {}))
     line = step1d_tables.verdict(Results(60, False, [results]), results)[-1]
     assert words in line
     if last == [1.0, 1.0]:
@@ -374,7 +367,7 @@ def test_seeds_that_all_failed_leave_a_gap_and_no_figure():
     assert step1d_figures.bases(results) is None
 
 
-def test_the_plans_are_the_papers_where_they_can_be():
+def test_the_sizes_are_the_papers_where_they_can_be():
     main, printed = step1d.FULL.studies
     assert (main.amplitude, printed.amplitude) == (0.4, 2.0)
     assert main.sizes == (500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)

@@ -11,10 +11,20 @@ from deepbasis.paper import data_uci as tables
 from deepbasis.paper import table1, uci, uci_report
 from deepbasis.paper.parts import Folder, Part
 
+MADE = {
+    "date": "2026-01-01",
+    "cpu": "CPU",
+    "torch": "2",
+    "python": "3",
+    "deepbasis": "0",
+    "command": "",
+    "seconds": 1.0,
+}
+
 
 def part(members: list[dict], dataset: str = "pol", method: str = "dbk-silu", split_seed: int = 0) -> Part:
     values = {"dataset": dataset, "method": method, "members": members, "split_seed": split_seed}
-    return Part("name", values, {}, {})
+    return Part("name", values, {}, MADE)
 
 
 def member(validation: float | None, nll: float, *, alpha: float = 0.0, seed: int = 0) -> dict:
@@ -73,8 +83,7 @@ def test_pairs_are_of_one_split():
     assert uci_report.paired_differences(parts)["pol", "dbk-rbf", "nll"] == [-1.0, -2.0]
 
 
-def test_the_median_stands_beside_a_mean_that_one_split_rules(monkeypatch):
-    monkeypatch.setattr(uci_report, "provenance", lambda parts: "")
+def test_the_median_stands_beside_a_mean_that_one_split_rules():
     parts = [part([member(0.0, nll=0.0)], method="pp-dkl", split_seed=k) for k in range(4)]
     parts += [
         part([member(0.0, nll=nll)], method="dbk-rbf", split_seed=k) for k, nll in enumerate((-1.0, -2.0, -3.0, 26.0))
@@ -108,29 +117,27 @@ def test_the_printed_table_holds_what_the_paper_prints():
     assert best == [0.0144, 0.1865, 0.0195, 0.2817]
 
 
-@pytest.fixture
-def small_tables(monkeypatch) -> None:
-    """Two little tables in place of the real ones; keggdirected has every row twice."""
-
-    def load(name: str, folder: object = None) -> tables.RegressionTable:
-        rng = np.random.default_rng(len(name))
-        X = rng.normal(size=(80, 3))
-        y = X[:, 0] + 0.1 * rng.normal(size=80)
-        if name == "keggdirected":
-            X, y = np.repeat(X, 4, 0), np.repeat(y, 4)
-        return tables.RegressionTable(X, y)
-
-    monkeypatch.setattr(tables, "load", load)
-    monkeypatch.setattr(uci, "QUICK", replace(uci.QUICK, epochs=1, paired_splits=1, readings=("clamped",)))
+def small(name: str) -> tables.RegressionTable:
+    """Little tables in place of the real ones; keggdirected has every row four times."""
+    rng = np.random.default_rng(len(name))
+    X = rng.normal(size=(80, 3))
+    y = X[:, 0] + 0.1 * rng.normal(size=80)
+    if name == "keggdirected":
+        X, y = np.repeat(X, 4, 0), np.repeat(y, 4)
+    return tables.RegressionTable(X, y)
 
 
-def test_a_quick_run_writes_every_table_and_is_not_repeated(tmp_path, small_tables):
+SIZE = replace(uci.QUICK, epochs=1, paired_splits=1, readings=("clamped",))
+
+
+@pytest.mark.slow
+def test_a_quick_run_writes_every_table_and_is_not_repeated(tmp_path):
     told: list[str] = []
     folder = Folder(tmp_path, torch.device("cpu"), tell=told.append)
-    uci.run(folder, quick=True)
+    uci.run(folder, SIZE, small)
     names = {path.name for path in tmp_path.iterdir()}
     expected = {"table.csv", "table-paper.md", "table-duplicate-safe.md", "pairs.md", "readings.md", "sensitivity.png"}
-    assert names == {*expected, "parts"}
+    assert names == {*expected, "parts", "parts.jsonl"}
     promised = {
         split: "the paper's value" in (tmp_path / f"table-{split}.md").read_text() for split in (uci.PAPER, uci.SAFE)
     }
@@ -145,10 +152,10 @@ def test_a_quick_run_writes_every_table_and_is_not_repeated(tmp_path, small_tabl
     assert {float(r["paper"]) for r in main if r["method"] == "vbll" and r["split"] == "paper"} == {-1.6801, -1.0509}
     assert not any(line.startswith("duplicate-safe-pol") for line in told), "pol has no copies here: one part for both"
     told.clear()
-    uci.run(folder, quick=True)
+    uci.run(folder, SIZE, small)
     assert told == []
 
 
-def test_the_duplicate_safe_split_does_not_leak(small_tables):
-    assert uci.load("keggdirected", uci.PAPER, uci.QUICK, None).leak > 0.5
-    assert uci.load("keggdirected", uci.SAFE, uci.QUICK, None).leak == 0.0
+def test_the_duplicate_safe_split_does_not_leak():
+    assert uci.load("keggdirected", uci.PAPER, SIZE, small).leak > 0.5
+    assert uci.load("keggdirected", uci.SAFE, SIZE, small).leak == 0.0

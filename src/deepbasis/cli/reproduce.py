@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -69,13 +70,13 @@ def reproduce(
         if experiment == "step1d":
             from deepbasis.paper import step1d
 
-            step1d.run(folder, quick=quick)
+            step1d.run(folder, step1d.QUICK if quick else step1d.FULL)
         elif experiment == "uci":
-            from deepbasis.paper import uci
+            from deepbasis.paper import data_uci, uci
 
-            uci.run(folder, data_dir=folder_of_data, quick=quick)
+            uci.run(folder, uci.QUICK if quick else uci.FULL, partial(data_uci.load, folder=folder_of_data))
         else:
             from deepbasis.paper import ookla
 
-            ookla.run(folder, data_dir=folder_of_data, quick=quick)
+            ookla.run(folder, ookla.QUICK if quick else ookla.FULL, folder_of_data)
     typer.echo(f"Tables and figures are in {place}")

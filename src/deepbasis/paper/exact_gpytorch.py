@@ -175,20 +175,16 @@ def fit(task: Task, budget: TimeBudget, rates: Rates, *, width: int | None = Non
     """Exact RBF within a budget; with the `width` of a backbone, exact DKL."""
     data, device = task.data, task.data.x.device
 
-    def start(seed: int) -> ExactGP:
-        torch.manual_seed(seed)
-        return ExactGP(data, None if width is None else ResNet(data.x.shape[1], width))
-
     with _as_the_paper(device) as unconverged:
         clock = Clock(device)
-        seeds, steps, factor = budget.share(_step_seconds(start(0), data, rates, clock))
+        seeds, steps, factor = budget.share(_step_seconds(start(data, width, 0), data, rates, clock))
         raised = rates.times(factor)
         deadline = time.monotonic() + 2.0 * budget.seconds  # a step may take longer as the noise falls
         runs: list[tuple[Trained, dict[str, Any]]] = []
         for seed in range(seeds):
             if runs and time.monotonic() > deadline:
                 break
-            trained = _train(start(seed), task, steps, raised, deadline, clock)
+            trained = _train(start(data, width, seed), task, steps, raised, deadline, clock)
             runs.append((trained, {"seed": seed, "learning_rate": raised.learning_rate, **_record(trained, task)}))
         best = min(range(len(runs)), key=lambda k: runs[k][0].validation)
         model = runs[best][0].model
@@ -202,6 +198,12 @@ def fit(task: Task, budget: TimeBudget, rates: Rates, *, width: int | None = Non
             eval_again_ms=clock.milliseconds(lambda: model.prediction(task.test.x), repetitions=9),
             unconverged=len(unconverged),
         )
+
+
+def start(data: Rows, width: int | None, seed: int) -> ExactGP:
+    """Of exact RBF, or of exact DKL with a backbone of this width: with a seed, the one that a deep basis has too."""
+    torch.manual_seed(seed)
+    return ExactGP(data, None if width is None else ResNet(data.x.shape[1], width))
 
 
 def _train(model: ExactGP, task: Task, steps: int, rates: Rates, deadline: float, clock: Clock) -> Trained:

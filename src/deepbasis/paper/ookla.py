@@ -39,6 +39,7 @@ from deepbasis.paper import data_ookla as dataset
 from deepbasis.paper import ookla_figures, ookla_maps, ookla_tables
 from deepbasis.paper.parts import Content, Folder
 from deepbasis.paper.protocol import FAST_LOG as READING
+from deepbasis.paper.records import to_draw
 from deepbasis.paper.runs import Run, fit
 from deepbasis.paper.scaling import Scaled, standardised
 from deepbasis.paper.splits import Split, random_split
@@ -76,6 +77,11 @@ class OoklaSize:
     """At most so many, drawn at random; none is all."""
     map_points: int = 160
     """Along the longer side of a state."""
+    cell: float = ookla_maps.CELL
+    """Degrees: the side of the cells in which rows are compared."""
+    dots_per_inch: int = 150
+    quick: bool = False
+    """Whether its numbers mean nothing."""
 
 
 FULL = OoklaSize(datasets=tuple(EPOCHS), epochs=EPOCHS, patience=PATIENCE)
@@ -88,6 +94,7 @@ QUICK = OoklaSize(
     batch_size=128,
     rows=1_500,
     map_points=60,
+    quick=True,
 )
 
 
@@ -108,9 +115,8 @@ class StateData:
         return {name: torch.from_numpy(mask[self.split.test]) for name, mask in dataset.strata(self.tiles).items()}
 
 
-def run(folder: Folder, *, data_dir: Path | None, quick: bool) -> None:
+def run(folder: Folder, size: OoklaSize, data_dir: Path | None) -> None:
     """Compute the parts that are missing, then write the tables and figures of all that are there."""
-    size = QUICK if quick else FULL
     read = cache(partial(load, size=size, data_dir=data_dir))
     parts = []
     for name in size.datasets:
@@ -120,8 +126,8 @@ def run(folder: Folder, *, data_dir: Path | None, quick: bool) -> None:
                 part = folder.part(job.name, job.settings(), partial(job.compute, read))  # which reads only if it must
                 if part is not None:
                     parts.append(part)
-    ookla_tables.write(folder, parts, quick=quick)
-    ookla_figures.write(folder, parts)
+    ookla_tables.write(folder, parts, quick=size.quick)
+    ookla_figures.write(folder, parts, size.dots_per_inch)
 
 
 def load(name: str, size: OoklaSize, data_dir: Path | None) -> StateData:
@@ -189,22 +195,28 @@ class _OoklaJob:
             progress=self.folder.progress,
             checkpoint=self.folder.checkpoint(self.name),
         )
-        values, arrays = self._scored(done, data, scaled)
-        if self.method == "dbk-rbf" and values["shown"] is not None:
-            arrays |= self._mapped(done, values["shown"], data)
+        values, std = self._scored(done, data, scaled)
+        if std is None:
+            return values, {}
+        cells = self._compared(data, scaled, std)
+        values["agreement"] = cells.agreement()
+        arrays = {"std": to_draw(std), "urban": data.strata()["urban"]}
+        if self.method == ookla_tables.MAPPED:
+            outline = ookla_maps.outline(data.region)
+            values["frame"] = [c.tolist() for c in ookla_maps.frame(outline, data.tiles.X[data.split.test])]
+            arrays |= {"outline": outline, **cells.arrays(), **self._mapped(done, values["shown"], data)}
         return values, arrays
 
-    def _scored(self, done: Run, data: StateData, scaled: Scaled) -> Content:
-        """Scores by stratum, and the predictions that they come from."""
+    def _scored(self, done: Run, data: StateData, scaled: Scaled) -> tuple[dict[str, Any], Tensor | None]:
+        """Scores by stratum; and what the best member on the validation rows predicts for the test rows' std."""
         test, strata = Rows(*scaled.test), data.strata()
         predictions = done.predict(test.x, self.folder.device)
         members = done.records(test, self.folder.device)
         for record, prediction in zip(members, predictions, strict=True):
-            record["strata"] = {name: _scores(prediction, test.y, mask) for name, mask in strata.items()}
+            record["strata"] = {name: scores_of(prediction, test.y, mask) for name, mask in strata.items()}
         flat = Gaussian(torch.zeros_like(test.y), torch.ones_like(test.y))  # standardised on the training rows
         usable = [k for k, record in enumerate(members) if record["nll"] is not None]
-        train = data.split.train
-        cells = ookla_maps.gather(data.tiles.X[train], FEWEST_IN_CELL)
+        shown = min(usable, key=lambda k: members[k]["validation"], default=None)
         quarters = np.unique(4 * data.tiles.year + data.tiles.quarter - 1)
         values = {
             **{name: getattr(self, name) for name in ("dataset", "target", "method")},
@@ -216,41 +228,38 @@ class _OoklaJob:
             "target_std": scaled.target_std,
             "epochs": done.settings.epochs,
             "members": members,
-            "constant": {name: _scores(flat, test.y, mask) for name, mask in strata.items()},
-            "shown": min(usable, key=lambda k: members[k]["validation"], default=None),
+            "constant": {name: scores_of(flat, test.y, mask) for name, mask in strata.items()},
+            "shown": shown,
+            "agreement": None,
+            "cell": self.size.cell,
             "training_seconds": done.seconds,
         }
-        y = getattr(data.tiles, self.target)[train]
-        arrays = {
-            "mean": torch.stack([prediction.mean for prediction in predictions]),
-            "std": torch.stack([prediction.std for prediction in predictions]),
-            "y": test.y,
-            "place": torch.from_numpy(data.tiles.X[data.split.test]).float(),
-            "urban": strata["urban"],
-            "cells": torch.from_numpy(cells.corner),
-            "cell_std": torch.from_numpy(cells.std(y) / scaled.target_std).float(),
-        }
-        return values, arrays
+        return values, None if shown is None else predictions[shown].std
+
+    def _compared(self, data: StateData, scaled: Scaled, std: Tensor) -> ookla_maps.ComparedCells:
+        train, test = data.tiles.X[data.split.train], data.tiles.X[data.split.test]
+        y = getattr(data.tiles, self.target)[data.split.train] / scaled.target_std
+        return ookla_maps.compare(train, y, test, std, FEWEST_IN_CELL, self.size.cell)
 
     def _mapped(self, done: Run, member: int, data: StateData) -> dict[str, Tensor]:
-        """Member's predicted std and kernel slices over the state."""
+        """Member's predicted std, and its kernel slices k(., x_ref) / k(x_ref, x_ref), over the state."""
         device = self.folder.device
         grid = ookla_maps.grid_over(data.region, self.size.map_points)
         x = torch.from_numpy(dataset.scale_coordinates(grid.points, data.region)).float()
         places = np.array([(place.lon, place.lat) for place in ookla_maps.PLACES[data.region.name]])
         at = torch.from_numpy(dataset.scale_coordinates(places, data.region)).float()
         model = done.model(member).to(device)
+        slices = ookla_maps.kernel_slices(model, x.to(device), at.to(device))
+        itself = ookla_maps.kernel_slices(model, at.to(device), at.to(device)).diagonal()
         return {
-            "outline": ookla_maps.outline(data.region),
             "grid_lon": torch.from_numpy(grid.lon).float(),
             "grid_lat": torch.from_numpy(grid.lat).float(),
-            "grid_std": grid.spread(done.predict(x, device)[member].std),
-            "slices": grid.spread(ookla_maps.kernel_slices(model, x.to(device), at.to(device)).cpu()),
-            "slices_at": ookla_maps.kernel_slices(model, at.to(device), at.to(device)).diagonal().cpu(),
+            "grid_std": to_draw(grid.spread(done.predict(x, device)[member].std)),
+            "slices": to_draw(grid.spread((slices / itself[:, None]).cpu())),
         }
 
 
-def _scores(prediction: Gaussian, y: Tensor, rows: Tensor) -> dict[str, float] | None:
+def scores_of(prediction: Gaussian, y: Tensor, rows: Tensor) -> dict[str, float] | None:
     """Of these rows; none where there are none, or no prediction."""
     if not bool(rows.any()) or not bool(prediction.mean.isfinite().all()):
         return None

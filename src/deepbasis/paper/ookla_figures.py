@@ -12,7 +12,7 @@ import numpy as np
 from deepbasis import plots
 from deepbasis.paper import ookla_maps
 from deepbasis.paper.data_ookla import ATTRIBUTION
-from deepbasis.paper.ookla_tables import LABELS, MAPPED, STRATA, compared, kind, title
+from deepbasis.paper.ookla_tables import LABELS, MAPPED, STRATA, kind, title
 from deepbasis.paper.parts import Folder, Part
 from deepbasis.paper.splits import Floats
 
@@ -28,16 +28,16 @@ Group = Mapping[str, Part]
 """The parts of one data set and target, by method."""
 
 
-def write(folder: Folder, parts: Sequence[Part]) -> None:
+def write(folder: Folder, parts: Sequence[Part], dots_per_inch: int = 150) -> None:
     """Every figure that these parts allow."""
     groups = grouped(parts)
     if groups:
-        folder.write("interval_widths.png", plots.png(interval_widths(groups)))
+        folder.write("interval_widths.png", plots.png(interval_widths(groups), dots_per_inch))
     mapped = [group[MAPPED] for group in groups.values() if MAPPED in group]
     for name in dict.fromkeys(part.values["dataset"] for part in mapped):
         same = [part for part in mapped if part.values["dataset"] == name]
-        folder.write(f"kernels_{name}.png", plots.png(kernel_slices(same, lowest_kernel(mapped))))
-        folder.write(f"uncertainty_{name}.png", plots.png(uncertainty(same)))
+        folder.write(f"kernels_{name}.png", plots.png(kernel_slices(same, lowest_kernel(mapped)), dots_per_inch))
+        folder.write(f"uncertainty_{name}.png", plots.png(uncertainty(same), dots_per_inch))
 
 
 def grouped(parts: Sequence[Part]) -> dict[tuple[str, str], dict[str, Part]]:
@@ -73,7 +73,7 @@ def interval_widths(groups: Mapping[tuple[str, str], Group]) -> Figure:
 
 def _widths(part: Part) -> dict[str, Floats]:
     urban = part.arrays["urban"].bool().numpy()
-    widths = _NORMAL_95 * part.arrays["std"][part.values["shown"]].double().numpy()
+    widths = _NORMAL_95 * part.arrays["std"].double().numpy()
     return {name: widths[rows] for name, rows in zip(STRATA, (urban, ~urban), strict=True) if rows.any()}
 
 
@@ -85,7 +85,7 @@ def lowest_kernel(parts: Sequence[Part]) -> float:
 
 def _relative_slices(part: Part) -> Floats:
     """[place, latitudes, longitudes]: k(., x_ref) / k(x_ref, x_ref), NaN outside the state."""
-    slices: Floats = (part.arrays["slices"] / part.arrays["slices_at"][:, None, None]).double().numpy()
+    slices: Floats = part.arrays["slices"].double().numpy()
     return slices
 
 
@@ -112,20 +112,21 @@ def uncertainty(parts: Sequence[Part]) -> Figure:
     sheet = _Sheet(parts)
     for k, part in enumerate(parts):
         a = part.arrays
-        corner, empirical, predicted = compared(part)
+        corner = a["cells"].int().numpy()
+        empirical, predicted = (a[name].double().numpy() for name in ("cell_std", "cell_predicted"))
         low, high = _ends(empirical, predicted, a["grid_std"].numpy())
         pictures = {
-            "empirical, training rows": raster(corner, empirical),
-            "predicted, test rows": raster(corner, predicted),
+            "empirical, training rows": raster(corner, empirical, part.values["cell"]),
+            "predicted, test rows": raster(corner, predicted, part.values["cell"]),
             "predicted, everywhere": (a["grid_lon"], a["grid_lat"], a["grid_std"]),
         }
         for j, (heading, picture) in enumerate(pictures.items()):
             sheet.draw(k, j, heading, *picture, low=low, high=high)
         sheet.bar(k, "standard deviation")
     note = (
-        f"Standardised log10 of the speed. Cells of {ookla_maps.CELL}° with enough training rows for a standard "
-        'deviation and at least one test row; of "everywhere" much is far from any row. The colours hold the quantiles '
-        f"{1.0 - CLIP:.1%} to {CLIP:.1%} of every map."
+        f"Standardised log10 of the speed. Cells of {parts[0].values['cell']}° with enough training rows for a "
+        'standard deviation and at least one test row; of "everywhere" much is far from any row. The colours hold the '
+        f"quantiles {1.0 - CLIP:.1%} to {CLIP:.1%} of every map."
     )
     return sheet.finished("Standard deviation, measured and predicted", note)
 
@@ -141,7 +142,7 @@ class _Sheet:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
-        self.low, self.high = ookla_maps.frame(parts[0].arrays["outline"], parts[0].arrays["place"])
+        self.low, self.high = np.array(parts[0].values["frame"])
         width, height = self.high - self.low
         shape = float(height / (width * np.cos(np.radians((self.low[1] + self.high[1]) / 2.0))))
         self.flat = shape < 0.5
@@ -182,15 +183,15 @@ class _Sheet:
         return self.page
 
 
-def raster(corner: Any, values: Floats) -> tuple[Floats, Floats, Floats]:
-    """Cells as a grid: longitudes, latitudes, and values [latitudes, longitudes] with NaN where there is no cell."""
+def raster(corner: Any, values: Floats, cell: float) -> tuple[Floats, Floats, Floats]:
+    """Cells of so many degrees as a grid: longitudes, latitudes, and values [latitudes, longitudes]; NaN elsewhere."""
     if len(corner) == 0:
         return np.zeros(1), np.zeros(1), np.full((1, 1), np.nan)
     west, south = corner.min(axis=0)
     columns, rows = corner.max(axis=0) - corner.min(axis=0) + 1
     picture = np.full((rows, columns), np.nan)
     picture[corner[:, 1] - south, corner[:, 0] - west] = values
-    lon, lat = ((first + np.arange(n) + 0.5) * ookla_maps.CELL for first, n in ((west, columns), (south, rows)))
+    lon, lat = ((first + np.arange(n) + 0.5) * cell for first, n in ((west, columns), (south, rows)))
     return lon, lat, picture
 
 

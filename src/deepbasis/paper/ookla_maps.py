@@ -13,12 +13,11 @@ from torch import Tensor
 
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.paper.data_ookla import Region, contains
+from deepbasis.paper.records import to_draw
 from deepbasis.paper.splits import Floats
 
 CELL = 0.05
 """Degrees: the side of the cells in which the paper aggregates measurements (caption of its map of uncertainty)."""
-
-_CHUNK = 8_192  # points of a grid whose basis is computed at once
 
 
 class NamedPlace(NamedTuple):
@@ -57,7 +56,7 @@ Corners = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Cells:
-    """Squares of CELL degrees that hold enough points."""
+    """Squares of so many degrees that hold enough points."""
 
     corner: Corners
     count: NDArray[np.int64]
@@ -78,9 +77,9 @@ class Cells:
         return np.sqrt(self.mean(residual**2) * self.count / (self.count - 1))
 
 
-def gather(X: ArrayLike, fewest: int = 1) -> Cells:
+def gather(X: ArrayLike, fewest: int = 1, cell: float = CELL) -> Cells:
     """The cells of points [n, 2] of longitude and latitude that hold at least `fewest` of them."""
-    square = np.floor(np.asarray(X, dtype=np.float64) / CELL).astype(np.int32)
+    square = np.floor(np.asarray(X, dtype=np.float64) / cell).astype(np.int32)
     corner, index, count = np.unique(square, axis=0, return_inverse=True, return_counts=True)
     kept = count >= fewest
     number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
@@ -93,6 +92,37 @@ def in_common(first: Corners, second: Corners) -> tuple[NDArray[np.int64], NDArr
     pairs = [(places[tuple(corner)], k) for k, corner in enumerate(second.tolist()) if tuple(corner) in places]
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return both[:, 0], both[:, 1]
+
+
+@dataclass(frozen=True)
+class ComparedCells:
+    """Cells with enough training rows for a standard deviation, and a test row."""
+
+    corner: Corners
+    empirical: Floats
+    """[k]: the standard deviation of the training rows."""
+    predicted: Floats
+    """[k]: the root of the test rows' mean variance."""
+
+    def agreement(self) -> float | None:
+        """The correlation of the two."""
+        if len(self.corner) < 3 or np.ptp(self.predicted) == 0.0:
+            return None
+        return float(np.corrcoef(self.empirical, self.predicted)[0, 1])
+
+    def arrays(self) -> dict[str, Tensor]:
+        drawn = {"cell_std": self.empirical, "cell_predicted": self.predicted}
+        return {"cells": torch.from_numpy(self.corner)} | {k: to_draw(torch.from_numpy(v)) for k, v in drawn.items()}
+
+
+def compare(
+    train: ArrayLike, y: ArrayLike, test: ArrayLike, std: Tensor, fewest: int, cell: float = CELL
+) -> ComparedCells:
+    """The rows [n, 2] of longitude and latitude and their target; the test rows, and their predicted std."""
+    known, tested = gather(train, fewest, cell), gather(test, cell=cell)
+    variance = tested.mean(std.square())
+    one, other = in_common(known.corner, tested.corner)
+    return ComparedCells(known.corner[one], known.std(y)[one], np.sqrt(variance[other]))
 
 
 class Grid(NamedTuple):
@@ -149,6 +179,6 @@ def frame(outline: ArrayLike, points: ArrayLike) -> tuple[Floats, Floats]:
 
 
 @torch.no_grad()
-def kernel_slices(model: DeepBasisGP, x: Tensor, at: Tensor) -> Tensor:
-    """[len(at), len(x)]: k(., x_ref) at the points `x`, for every x_ref of `at` (Eq. 8)."""
-    return torch.cat([model.kernel(at, chunk) for chunk in x.split(_CHUNK)], dim=1)
+def kernel_slices(model: DeepBasisGP, x: Tensor, at: Tensor, chunk: int = 8_192) -> Tensor:
+    """[len(at), len(x)]: k(., x_ref) at the points `x`, so many at once, for every x_ref of `at` (Eq. 8)."""
+    return torch.cat([model.kernel(at, some) for some in x.split(chunk)], dim=1)

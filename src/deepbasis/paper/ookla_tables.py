@@ -6,12 +6,9 @@ from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from deepbasis.paper import ookla_maps
 from deepbasis.paper.data_ookla import ATTRIBUTION
 from deepbasis.paper.parts import Folder, Part, Row, markdown_table, number, provenance, summary, tidy_csv
-from deepbasis.paper.splits import Floats
 
 STRATA = ("urban", "rural")
 METRICS = ("mae", "nll", "coverage_95", "crps", "width_95")
@@ -73,28 +70,6 @@ def _over_seeds(part: Part, stratum: str, metric: str) -> tuple[float, float | N
     scores = [member["strata"][stratum] for member in part.values["members"]]
     usable = [score[metric] for score in scores if score is not None]
     return summary(usable) if usable else None
-
-
-def compared(part: Part) -> tuple[ookla_maps.Corners, Floats, Floats]:
-    """Cells with enough training rows and a test row, the standard deviation of the former, and the predicted one.
-
-    Predicted is the root of the test rows' mean variance.
-    """
-    corner, empirical = (part.arrays[name].numpy() for name in ("cells", "cell_std"))
-    tested = ookla_maps.gather(part.arrays["place"])
-    variance = tested.mean(part.arrays["std"][part.values["shown"]].square())
-    one, other = ookla_maps.in_common(corner, tested.corner)
-    return corner[one], empirical[one], np.sqrt(variance[other])
-
-
-def agreement(part: Part) -> float | None:
-    """Correlation of the predicted standard deviation with that of the training rows."""
-    if part.values["shown"] is None:
-        return None
-    corner, empirical, predicted = compared(part)
-    if len(corner) < 3 or np.ptp(predicted) == 0.0:
-        return None
-    return float(np.corrcoef(empirical, predicted)[0, 1])
 
 
 def title(v: dict[str, Any]) -> str:
@@ -174,7 +149,7 @@ def _group_table(group: Sequence[Part]) -> str:
             score = found[(part.name, *column)]
             cell = "–" if score is None else _show(*score, column[1])
             cells.append(f"**{cell}**" if score is not None and score[0] == best[column] else cell)
-        lines.append([LABELS[part.values["method"]], *cells, number(agreement(part), 2), _epochs(part)])
+        lines.append([LABELS[part.values["method"]], *cells, number(part.values["agreement"], 2), _epochs(part)])
     lines += [line for part in group if (line := _paper_line(part, columns)) is not None]
     return markdown_table(header, lines)
 

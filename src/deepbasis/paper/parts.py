@@ -1,4 +1,4 @@
-"""Parts of an experiment: each is computed once, recorded in a file of its own, and found there by the next call.
+"""Parts of an experiment: each is computed once, recorded as a line of one file, and found there by the next call.
 
 A long experiment can so be cut by time or run in several processes, and what was made on one machine can be drawn on
 another: figures and tables are made from the parts alone.
@@ -6,12 +6,13 @@ another: figures and tables are made from the parts alone.
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,15 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepbasis import storage
 from deepbasis.errors import CheckpointMismatchError
 from deepbasis.paper.machine import describe
+from deepbasis.paper.records import Records
 from deepbasis.progress import Progress
-
-KIND = "part"
+from deepbasis.storage import write_atomically
 
 Content = tuple[dict[str, Any], dict[str, Tensor]]
-"""(values for JSON, arrays)."""
+"""(values for JSON, arrays that figures are drawn of). Tables are made of the values alone."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class Folder:
     only: Sequence[str] = ()
     progress: Progress | None = None
     tell: Callable[[str], None] = print
+    _records: Records = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._records = Records(self.path)
 
     def part(
         self,
@@ -61,28 +65,33 @@ class Folder:
         compute: Callable[[], Content],
         extend: Callable[[Part], Content | None] | None = None,
     ) -> Part | None:
-        """The part of this name: from its file if there is one, made with the same settings; else computed now.
+        """The part of this name: from the file of parts if it is there, made with the same settings; else computed now.
 
         `extend` may make more of a part that is there: its new content, or None if nothing is to be added.
         """
-        file = self.path / "parts" / f"{name}.safetensors"
-        before = _load(file, name, settings) if file.exists() else None
+        before = self._recorded(name, settings)
         if before is None and self.only and not name.startswith(tuple(self.only)):
             return None
-        file.parent.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
-        content = compute() if before is None else None if extend is None else extend(before)
+        if before is None:
+            self.checkpoint(name).parent.mkdir(parents=True, exist_ok=True)
+            content: Content | None = compute()
+        else:
+            content = None if extend is None else extend(before)
         if content is None:
             return before
         values, arrays = content
-        arrays = {name: array.detach().cpu() for name, array in arrays.items()}
         made = {**describe(self.device), "seconds": round(time.monotonic() - start, 2)}
         if before is not None:
             made["before"] = before.made
-        storage.save(file, KIND, arrays, {"settings": dict(settings), "values": values, "made": made})
+        self._records.put({"name": name, "settings": dict(settings), "values": values, "made": made}, arrays)
         self.checkpoint(name).unlink(missing_ok=True)
         self.tell(f"{name}: {made['seconds']:.1f} s")
-        return Part(name, values, arrays, made)
+        return self._read(name)
+
+    def has(self, name: str) -> bool:
+        """Whether a part of this name is recorded, whatever its settings."""
+        return name in self._records.lines()
 
     def checkpoint(self, name: str) -> Path:
         """Where the training of a part is checkpointed: a call that was killed goes on from there."""
@@ -90,19 +99,30 @@ class Folder:
 
     def write(self, name: str, content: str | bytes) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        storage.write_atomically(self.path / name, content.encode() if isinstance(content, str) else content)
+        write_atomically(self.path / name, content.encode() if isinstance(content, str) else content)
 
+    def on(self, device: torch.device) -> Folder:
+        """The same folder, for parts that another device computes."""
+        other = copy.copy(self)
+        other.device = device
+        return other
 
-def _load(file: Path, name: str, settings: Mapping[str, Any]) -> Part:
-    arrays, metadata = storage.load(file, KIND)
-    if metadata["settings"] != dict(settings):
-        differing = sorted(
-            k for k in metadata["settings"].keys() | settings.keys() if metadata["settings"].get(k) != settings.get(k)
-        )
-        raise CheckpointMismatchError(
-            f"{file} was made with other settings ({', '.join(differing)}): delete it, or give another --out"
-        )
-    return Part(name, metadata["values"], arrays, metadata["made"])
+    def _recorded(self, name: str, settings: Mapping[str, Any]) -> Part | None:
+        line = self._records.lines().get(name)
+        if line is None:
+            return None
+        there = line["settings"]
+        if there != dict(settings):
+            differing = sorted(k for k in there.keys() | settings.keys() if there.get(k) != settings.get(k))
+            raise CheckpointMismatchError(
+                f"{self._records.file}: part {name} was made with other settings ({', '.join(differing)}): delete its "
+                "line, or give another --out"
+            )
+        return self._read(name)
+
+    def _read(self, name: str) -> Part:
+        line = self._records.lines()[name]
+        return Part(name, line["values"], self._records.arrays(name), line["made"])
 
 
 class Row(NamedTuple):

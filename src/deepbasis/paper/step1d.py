@@ -9,7 +9,7 @@ from __future__ import annotations
 from deepbasis.paper import data_step1d as dataset
 from deepbasis.paper import step1d_figures, step1d_tables
 from deepbasis.paper.parts import Folder
-from deepbasis.paper.step1d_parts import Laboratory, Step1dSize, Study
+from deepbasis.paper.step1d_parts import FitExact, Laboratory, Step1dSize, Study, fit_by_gpytorch
 from deepbasis.paper.step1d_results import Results
 
 FULL = Step1dSize(
@@ -55,13 +55,13 @@ QUICK = Step1dSize(
     exact_steps=10,
     gp_seconds=5.0,
     gp_steps=5,
+    quick=True,
 )
 
 
-def run(folder: Folder, *, quick: bool) -> None:
+def run(folder: Folder, size: Step1dSize, fit_exact: FitExact = fit_by_gpytorch) -> None:
     """Compute the parts that are missing, then write the tables and figures of all that are there."""
-    plan = QUICK if quick else FULL
-    studies = [Laboratory(folder, plan, study).results() for study in plan.studies]
-    results = Results(plan.focus, quick, studies)
+    studies = [Laboratory(folder, size, study, fit_exact).results() for study in size.studies]
+    results = Results(size.focus, size.quick, studies)
     step1d_tables.write(folder, results)
     step1d_figures.write(folder, results)

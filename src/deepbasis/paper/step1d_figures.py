@@ -249,7 +249,7 @@ def collapse(results: Results, study: StudyResults) -> Any:
     axes: Any = page.subplots(1, 2)
     panels = {"effective rank of the kernel": study.collapse.effective_ranks}
     panels["share of the first eigenvalue"] = study.collapse.first_shares
-    steps = study.collapse.steps.numpy()
+    steps = study.collapse.steps
     colour, _ = STYLE[EXACT_DBK]
     for ax, (title, values) in zip(axes, panels.items(), strict=True):
         mean = values.mean(0).numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,8 @@ from deepbasis.paper import data_step1d as dataset
 from deepbasis.paper import runs
 from deepbasis.paper.parts import Content, Folder, Part
 from deepbasis.paper.protocol import FAST_LOG as READING
-from deepbasis.paper.step1d_results import DPPGP, EXACT_DBK, EXACT_DKL, EXACT_RBF, GRID, StudyResults
+from deepbasis.paper.records import to_draw
+from deepbasis.paper.step1d_results import DPPGP, EXACT_DBK, EXACT_DKL, EXACT_RBF, GRID, SHOWN_RANKS, StudyResults
 from deepbasis.paper.timing import Clock, step_milliseconds
 
 # The paper's protocol (App. B, "1-D Synthetic Data").
@@ -77,18 +78,42 @@ class Step1dSize:
     gp_seconds: float = 20.0
     """For all seeds of an exact GP at one n."""
     gp_steps: int = EXACT_STEPS
+    quick: bool = False
+    """Whether its numbers mean nothing."""
+
+
+FitExact = Callable[..., Any]
+"""`exact_gpytorch.fit`, which needs GPyTorch, or what stands in for it in a test."""
+
+
+def fit_by_gpytorch(rows: Sequence[Rows], grid: Tensor, budget: tuple[float, int, int], width: int | None) -> Any:
+    """Exact RBF on the rows to train, validate and test on, within (seconds, steps, seeds); with a width exact DKL."""
+    from deepbasis.paper.exact_gpytorch import Rates, Task, TimeBudget, fit
+
+    rates = Rates(noise_learning_rate=READING.noise_learning_rate)
+    data, validation, test = rows
+    return fit(Task(data, validation, test, grid), TimeBudget(*budget), rates, width=width)
+
+
+def epochs_within(most_steps: int, n: int) -> int:
+    """Of dPPGP on n rows: the paper's most, cut so that there are no more steps than these; at least one."""
+    return max(1, min(MOST_EPOCHS, most_steps // _batches(n)))
+
+
+def _batches(n: int) -> int:
+    return -(-n // BATCH)
 
 
 class Laboratory:
     """Makes the parts of one study."""
 
-    def __init__(self, folder: Folder, plan: Step1dSize, study: Study) -> None:
-        self.folder, self.plan, self.study = folder, plan, study
+    def __init__(self, folder: Folder, size: Step1dSize, study: Study, fit_exact: FitExact = fit_by_gpytorch) -> None:
+        self.folder, self.size, self.study, self.fit_exact = folder, size, study, fit_exact
         self.device = folder.device
         self.data = dataset.experiment_data(
-            training=plan.training_rows,
-            validation=plan.other_rows,
-            test=plan.other_rows,
+            training=size.training_rows,
+            validation=size.other_rows,
+            test=size.other_rows,
             amplitude=study.amplitude,
             seed=DATA_SEED,
         )
@@ -96,11 +121,13 @@ class Laboratory:
         self.grid = GRID[:, None]
 
     def results(self) -> StudyResults:
-        study, focus, end = self.study, self.plan.focus, f"a{self.study.amplitude:g}"
+        study, focus, end = self.study, self.size.focus, f"a{self.study.amplitude:g}"
         scores = dataset.oracle_scores(self.data.test, study.amplitude)
         results = StudyResults(study.amplitude, scores, self.data.training.first(focus))
         for n in study.sizes:
-            results.add_size(DPPGP, n, self._dppgp(f"dppgp-{end}-n{n}", n), self._dbk_times("dppgp", n))
+            results.add_size(
+                DPPGP, n, self._dppgp(f"dppgp-{end}-n{n}", n, drawn=n == focus), self._dbk_times("dppgp", n)
+            )
             results.add_size(EXACT_DBK, n, self._exact(f"exact-{end}-n{n}", n), self._dbk_times("exact", n))
         for n in study.gp_sizes:
             for method, name in ((EXACT_RBF, "rbf"), (EXACT_DKL, "dkl")):
@@ -109,9 +136,9 @@ class Laboratory:
                     method, n, self._gpytorch(f"{name}-{end}-n{n}", n, deep), self._gp_times(name, n, deep)
                 )
         for rank in study.ranks:
-            results.add_rank(rank, self._dppgp(f"rank-{end}-r{rank}", focus, rank))
+            results.add_rank(rank, self._dppgp(f"rank-{end}-r{rank}", focus, rank, drawn=rank in SHOWN_RANKS))
         for rank in study.constant_ranks:
-            part = self._dppgp(f"constant-{end}-r{rank}", focus, rank, CONSTANT)
+            part = self._dppgp(f"constant-{end}-r{rank}", focus, rank, CONSTANT, drawn=False)
             results.add_constant_rank(rank, part)
         if study.collapse_steps:
             results.add_collapse(self._collapse(f"collapse-{end}"))
@@ -119,23 +146,33 @@ class Laboratory:
 
     # ---- DBK through our engine --------------------------------------------------------------------------------
 
-    def _dppgp(self, name: str, n: int, rank: int = RANK, pace: Mapping[str, Any] = DECAYING) -> Part | None:
-        steps_an_epoch = -(-n // BATCH)
-        epochs = max(1, min(MOST_EPOCHS, self.study.most_steps // steps_an_epoch))
+    def _dppgp(
+        self, name: str, n: int, rank: int = RANK, pace: Mapping[str, Any] = DECAYING, *, drawn: bool
+    ) -> Part | None:
+        epochs = epochs_within(self.study.most_steps, n)
         chosen = {"epochs": epochs, "batch_size": BATCH, **pace}
-        compile = self.device.type == "cuda" and epochs * steps_an_epoch >= FEWEST_COMPILED_STEPS
-        return self._dbk(name, n, rank, chosen, compile)
+        compile = self.device.type == "cuda" and epochs * _batches(n) >= FEWEST_COMPILED_STEPS
+        return self._dbk(name, n, rank, chosen, compile, drawn=drawn)
 
     def _exact(self, name: str, n: int) -> Part | None:
         """No patience: an epoch is a step, and the paper does all of them."""
-        chosen = {"objective": EXACT, "epochs": self.plan.exact_steps}
-        return self._dbk(name, n, RANK, chosen, compile=False, seeds=self.study.exact_seeds.get(n))
+        chosen = {"objective": EXACT, "epochs": self.size.exact_steps}
+        seeds, drawn = self.study.exact_seeds.get(n), n == self.size.focus
+        return self._dbk(name, n, RANK, chosen, compile=False, seeds=seeds, drawn=drawn)
 
     def _dbk(
-        self, name: str, n: int, rank: int, chosen: Mapping[str, Any], compile: bool, seeds: int | None = None
+        self,
+        name: str,
+        n: int,
+        rank: int,
+        chosen: Mapping[str, Any],
+        compile: bool,
+        *,
+        drawn: bool,
+        seeds: int | None = None,
     ) -> Part | None:
-        """`chosen` are settings of the run that its file must agree with; compiling or not is none of them."""
-        seeds = seeds or self.plan.seeds
+        """`chosen` are settings that a recorded part must agree with; compiling or not is none of them."""
+        seeds = seeds or self.size.seeds
         build = READING.build(METHOD, 1, rank=rank, width=WIDTH)
         settings = READING.settings(METHOD, **chosen, compile=compile)
         members = [Member(seed=seed, alpha=ALPHA, beta=BETA) for seed in range(seeds)]
@@ -152,7 +189,7 @@ class Laboratory:
                 progress=self.folder.progress,
                 checkpoint=self.folder.checkpoint(name),
             )
-            return self._described(run)
+            return self._described(run, drawn)
 
         settings_of_part = {**self._common(n), "seeds": seeds, "rank": rank, "width": WIDTH, **chosen}
         return self.folder.part(name, settings_of_part, compute)
@@ -161,16 +198,16 @@ class Laboratory:
         return {
             "amplitude": self.study.amplitude,
             "n": n,
-            "rows": [self.plan.training_rows, self.plan.other_rows, self.plan.other_rows],
+            "rows": [self.size.training_rows, self.size.other_rows, self.size.other_rows],
             "data_seed": DATA_SEED,
-            "seeds": self.plan.seeds,
+            "seeds": self.size.seeds,
             "weights": [ALPHA, BETA],
             "learning_rates": [READING.settings(METHOD).learning_rate, READING.noise_learning_rate],
         }
 
     @torch.no_grad()
-    def _described(self, run: runs.Run) -> Content:
-        """Scores and effective rank of every seed; predictions of all, and the basis of the best, on the grid.
+    def _described(self, run: runs.Run, drawn: bool) -> Content:
+        """Scores and effective rank of every seed; and, if it is drawn, prediction and basis of the best on the grid.
 
         NOTE[DIFF]: the best run is chosen by validation NLL; the paper's figure shows the best by test NLL.
         """
@@ -181,16 +218,17 @@ class Laboratory:
             spectrum = metrics.basis_spectrum(bases[k].double()) if k in bases else None
             record["effective_rank"] = None if spectrum is None else float(metrics.effective_rank(spectrum))
         best = min(usable, key=lambda k: records[k]["validation"], default=None)
-        predictions = run.predict(self.grid, self.device)
         values = {"records": records, "best": best, "epochs": run.settings.epochs, "exact": run.settings.exact}
-        arrays = {"mean": torch.stack([p.mean for p in predictions]), "std": torch.stack([p.std for p in predictions])}
-        return values, arrays if best is None else {**arrays, "phi": bases[best]}
+        if best is None or not drawn:
+            return values, {}
+        shown = run.predict(self.grid, self.device)[best]
+        return values, {"mean": to_draw(shown.mean), "std": to_draw(shown.std), "phi": to_draw(bases[best])}
 
     def _collapse(self, name: str) -> Part | None:
         """How the kernel's spectrum changes while exact training goes on, longer than the paper's."""
-        n, steps = self.plan.focus, self.study.collapse_steps
+        n, steps = self.size.focus, self.study.collapse_steps
         moments = sorted({round(k * steps / COLLAPSE_MOMENTS) for k in range(COLLAPSE_MOMENTS + 1)})
-        seeds = min(COLLAPSE_SEEDS, self.plan.seeds)
+        seeds = min(COLLAPSE_SEEDS, self.size.seeds)
 
         def compute() -> Content:
             settings = READING.settings(METHOD, objective=EXACT, epochs=steps)
@@ -205,7 +243,15 @@ class Laboratory:
                 wave.train_epoch(lambda: False)
                 if k in moments:
                     spectra.append(self._spectra(wave, grid))
-            return {"n": n, "seeds": seeds}, {"steps": torch.tensor(moments), "spectra": torch.stack(spectra, 1)}
+            every = torch.stack(spectra, 1)  # [seeds, moments, r]
+            values = {
+                "n": n,
+                "seeds": seeds,
+                "moments": moments,
+                "effective_ranks": [[float(metrics.effective_rank(one)) for one in seed] for seed in every],
+                "first_shares": (every[..., 0] / every.sum(-1)).tolist(),
+            }
+            return values, {}
 
         return self.folder.part(name, {**self._common(n), "seeds": seeds, "rank": RANK, "steps": steps}, compute)
 
@@ -219,24 +265,23 @@ class Laboratory:
     # ---- exact GPs through GPyTorch ----------------------------------------------------------------------------
 
     def _gpytorch(self, name: str, n: int, deep: bool) -> Part | None:
-        plan = self.plan
-        settings = {**self._common(n), "steps": plan.gp_steps, "seconds": plan.gp_seconds, "width": WIDTH}
+        size = self.size
+        settings = {**self._common(n), "steps": size.gp_steps, "seconds": size.gp_seconds, "width": WIDTH}
 
         def compute() -> Content:
-            result = self._fit_gp(n, plan.gp_seconds, plan.gp_steps, plan.seeds, deep)
+            result = self._fit_gp(n, size.gp_seconds, size.gp_steps, size.seeds, deep)
             values = {name: getattr(result, name) for name in ("records", "best", "unconverged")}
-            return values, {"mean": result.drawn.mean[None], "std": result.drawn.std[None], "K": result.K}
+            if n != size.focus:
+                return values, {}
+            mean, std = result.drawn.mean, result.drawn.std
+            return values, {"mean": to_draw(mean), "std": to_draw(std), "K": to_draw(result.K)}
 
         return self._gp_part(name, n, settings, compute)
 
     def _fit_gp(self, n: int, seconds: float, steps: int, seeds: int, deep: bool) -> Any:
-        from deepbasis.paper.exact_gpytorch import Rates, Task, TimeBudget, fit
-
         here = (Rows(*self.data.training.first(n)), self.validation, self.test)
-        data, validation, test = (rows.to(self.device, torch.float32) for rows in here)
-        rates = Rates(noise_learning_rate=READING.noise_learning_rate)
-        task = Task(data, validation, test, self.grid.to(self.device))
-        return fit(task, TimeBudget(seconds, steps, seeds), rates, width=WIDTH if deep else None)
+        rows = [side.to(self.device, torch.float32) for side in here]
+        return self.fit_exact(rows, self.grid.to(self.device), (seconds, steps, seeds), WIDTH if deep else None)
 
     def _gp_part(self, name: str, n: int, settings: Mapping[str, Any], compute: Callable[[], Content]) -> Part | None:
         try:
@@ -294,7 +339,7 @@ class Laboratory:
         return self._gp_part(f"time-{name}-n{n}", n, self._timed(n), compute)
 
     def _timed(self, n: int) -> dict[str, Any]:
-        return {"n": n, "test_rows": self.plan.other_rows, "rank": RANK, "width": WIDTH, "batch_size": BATCH}
+        return {"n": n, "test_rows": self.size.other_rows, "rank": RANK, "width": WIDTH, "batch_size": BATCH}
 
 
 def _evaluation(model: DeepBasisGP, x: Tensor) -> Callable[[], None]:

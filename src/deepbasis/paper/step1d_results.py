@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepbasis.gp.metrics import effective_rank
 from deepbasis.paper.data_step1d import Draw
 from deepbasis.paper.parts import Part, summary
 
@@ -77,26 +76,21 @@ class PartFit:
 
     @property
     def mean(self) -> Tensor:
-        """On the grid, of the best run; as is `std`."""
-        return self._of_the_best("mean")
+        """On the grid, of the best run; as are the following. Only parts that a figure shows have them."""
+        return self.part.arrays["mean"]
 
     @property
     def std(self) -> Tensor:
-        return self._of_the_best("std")
+        return self.part.arrays["std"]
 
     @property
     def kernel(self) -> Tensor:
-        """On the grid, of the best run."""
         arrays = self.part.arrays
         return arrays["K"] if "K" in arrays else arrays["phi"] @ arrays["phi"].mT
 
     @property
     def basis(self) -> Tensor:
         return self.part.arrays["phi"]
-
-    def _of_the_best(self, name: str) -> Tensor:
-        rows = self.part.arrays[name]
-        return rows[self.values["best"]] if len(rows) > 1 else rows[0]
 
 
 @dataclass(frozen=True)
@@ -106,19 +100,20 @@ class Collapse:
     part: Part
 
     @property
-    def steps(self) -> Tensor:
-        return self.part.arrays["steps"]
+    def steps(self) -> list[int]:
+        """The moments at which it was looked at."""
+        moments: list[int] = self.part.values["moments"]
+        return moments
 
     @property
     def effective_ranks(self) -> Tensor:
         """[seeds, steps]."""
-        return torch.stack([torch.stack([effective_rank(s) for s in seed]) for seed in self.part.arrays["spectra"]])
+        return torch.tensor(self.part.values["effective_ranks"], dtype=torch.float64)
 
     @property
     def first_shares(self) -> Tensor:
         """[seeds, steps]: the largest eigenvalue's share of them all."""
-        spectra = self.part.arrays["spectra"]
-        return spectra[..., 0] / spectra.sum(-1)
+        return torch.tensor(self.part.values["first_shares"], dtype=torch.float64)
 
 
 @dataclass

@@ -254,7 +254,7 @@ def _about_effective_rank(results: Results, study: StudyResults) -> Iterator[str
 def _about_collapse(study: StudyResults) -> Iterator[str]:
     if study.collapse is None:
         return
-    steps = study.collapse.steps.tolist()
+    steps = study.collapse.steps
     ranks, shares = study.collapse.effective_ranks.mean(0), study.collapse.first_shares.mean(0)
     top = int(ranks.argmax())
     way = "it falls" if float(ranks[-1]) < float(ranks[top]) else "it does NOT fall"

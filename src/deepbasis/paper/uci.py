@@ -6,9 +6,8 @@ every member's validation score and test scores; the tables choose (alpha, beta)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,17 +70,20 @@ class SplitData:
     """The share of test rows that stand among the training rows."""
 
 
-def run(folder: Folder, *, data_dir: Path | None = None, quick: bool = False) -> None:
+Read = Callable[[str], data_uci.RegressionTable]
+"""A data set by its name."""
+
+
+def run(folder: Folder, size: UciSize, read: Read) -> None:
     """Compute what is missing, then write every table and figure that the parts allow."""
-    size = QUICK if quick else FULL
-    readings = {name: list(_reading_parts(folder, name, size, data_dir)) for name in size.readings}
-    tables = {split: list(_table_parts(folder, split, size, data_dir)) for split in (PAPER, SAFE)}
-    pairs = list(_paired_parts(folder, size, data_dir))
-    uci_report.write(folder, size, tables, pairs, readings)
+    readings = {name: list(_reading_parts(folder, name, size, read)) for name in size.readings}
+    tables = {split: list(_table_parts(folder, split, size, read)) for split in (PAPER, SAFE)}
+    pairs = list(_paired_parts(folder, size, read))
+    uci_report.write(folder, size.seeds, len(size.datasets), tables, pairs, readings)
 
 
-def load(name: str, split: str, size: UciSize, data_dir: Path | None, *, seed: int = 0) -> SplitData:
-    table = data_uci.load(name, data_dir)
+def load(name: str, split: str, size: UciSize, read: Read, *, seed: int = 0) -> SplitData:
+    table = read(name)
     X, y = table.X[: size.rows], table.y[: size.rows]
     drawn = splits.random_split(len(y), seed)
     if split == SAFE:
@@ -91,17 +93,17 @@ def load(name: str, split: str, size: UciSize, data_dir: Path | None, *, seed: i
     return SplitData(name, split, *parts, leak=splits.leak(drawn, X, y))
 
 
-def has_copies(name: str, size: UciSize, data_dir: Path | None) -> bool:
+def has_copies(name: str, size: UciSize, read: Read) -> bool:
     """Whether the duplicate-safe split differs from the paper's."""
-    X = data_uci.load(name, data_dir).X[: size.rows]
+    X = read(name).X[: size.rows]
     drawn = splits.random_split(len(X))
     return any(not np.array_equal(a, b) for a, b in zip(drawn, splits.duplicate_safe(drawn, X), strict=True))
 
 
-def _table_parts(folder: Folder, split: str, size: UciSize, data_dir: Path | None) -> Iterator[Part]:
+def _table_parts(folder: Folder, split: str, size: UciSize, read: Read) -> Iterator[Part]:
     for name in size.datasets:
         # Where no row has a copy the two splits are one, and so are their parts.
-        own = split == PAPER or has_copies(name, size, data_dir)
+        own = split == PAPER or has_copies(name, size, read)
         for method in METHODS:
             more = (
                 size.sensitivity_seeds
@@ -113,30 +115,30 @@ def _table_parts(folder: Folder, split: str, size: UciSize, data_dir: Path | Non
                 folder,
                 f"{split if own else PAPER}-{name}-{method}",
                 _UciJob(name, split if own else PAPER, method, FAST_LOG, members, size),
-                data_dir,
+                read,
             )
             if part is not None:
                 yield part
 
 
-def _reading_parts(folder: Folder, reading: str, size: UciSize, data_dir: Path | None) -> Iterator[Part]:
+def _reading_parts(folder: Folder, reading: str, size: UciSize, read: Read) -> Iterator[Part]:
     """DBK-SiLU under one reading of what the paper leaves open, with and without trace regularisation."""
     members = [Member(seed=seed, alpha=alpha, beta=0.01) for alpha in (0.0, 1.0) for seed in range(size.seeds)]
     for name in size.datasets:
         label = reading.replace(",", "").replace(" = ", "").replace(" ", "-")
         job = _UciJob(name, PAPER, "dbk-silu", READINGS[reading], members, size)
-        part = _part(folder, f"reading-{label}-{name}", job, data_dir)
+        part = _part(folder, f"reading-{label}-{name}", job, read)
         if part is not None:
             yield part
 
 
-def _paired_parts(folder: Folder, size: UciSize, data_dir: Path | None) -> Iterator[Part]:
+def _paired_parts(folder: Folder, size: UciSize, read: Read) -> Iterator[Part]:
     """One seed on each of several random splits: five seeds on one split do not say which method is better."""
     for name in size.paired:
         for k in range(1, 1 + size.paired_splits):
             for method in ("pp-dkl", "dbk-silu", "dbk-rbf"):
                 job = _UciJob(name, PAPER, method, FAST_LOG, grid(method, [k]), size, split_seed=k)
-                part = _part(folder, f"pair-{name}-{method}-{k}", job, data_dir)
+                part = _part(folder, f"pair-{name}-{method}-{k}", job, read)
                 if part is not None:
                     yield part
 
@@ -160,9 +162,9 @@ class _UciJob:
         }
 
 
-def _part(folder: Folder, name: str, job: _UciJob, data_dir: Path | None) -> Part | None:
+def _part(folder: Folder, name: str, job: _UciJob, read: Read) -> Part | None:
     def compute() -> Content:
-        data = load(job.dataset, job.split, job.size, data_dir, seed=job.split_seed)
+        data = load(job.dataset, job.split, job.size, read, seed=job.split_seed)
         on_gpu = folder.device.type == "cuda"
         settings = job.reading.settings(job.method, epochs=job.size.epochs, precision="tf32" if on_gpu else "float32")
         member_steps = len(job.members) * job.size.epochs * -(-len(data.train) // settings.batch_size)

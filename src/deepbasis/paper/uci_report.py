@@ -26,8 +26,6 @@ from deepbasis.paper.parts import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from deepbasis.paper.uci import UciSize
-
 METRICS, METHODS = table1.METRICS, table1.METHODS
 LABELS = {"mae": "MAE", "nll": "NLL", "crps": "CRPS"}
 SENSITIVE = ("pol", "keggdirected")
@@ -49,23 +47,25 @@ class Cell:
 
 def write(
     folder: Folder,
-    size: UciSize,
+    seeds: int,
+    datasets: int,
     tables: Mapping[str, Sequence[Part]],
     pairs: Sequence[Part],
     readings: Mapping[str, Sequence[Part]],
 ) -> None:
+    """Every table and figure that these parts allow; `datasets` is how many sets there are to be."""
     rows: list[Row] = []
     for split, parts in tables.items():
         if parts:
-            cells = [chosen(part, size.seeds) for part in parts]
+            cells = [chosen(part, seeds) for part in parts]
             rows += table_rows(split, cells)
-            folder.write(f"table-{split}.md", table_markdown(split, cells, parts, size))
+            folder.write(f"table-{split}.md", table_markdown(split, cells, parts, seeds, datasets))
     if pairs:
         rows += paired_rows(pairs)
         folder.write("pairs.md", paired_markdown(pairs))
     if any(readings.values()):
-        rows += reading_rows(readings, size.seeds)
-        folder.write("readings.md", reading_markdown(readings, size.seeds))
+        rows += reading_rows(readings, seeds)
+        folder.write("readings.md", reading_markdown(readings, seeds))
     folder.write("table.csv", tidy_csv(Row._fields, rows))
     swept = {(p.values["dataset"], p.values["method"]): p for p in tables.get("paper", ())}
     shown = [name for name in SENSITIVE if (name, "dbk-silu") in swept and (name, "vbll") in swept]
@@ -138,17 +138,18 @@ def average_ranks(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
     return ranks
 
 
-def table_markdown(split: str, cells: Sequence[Cell], parts: Sequence[Part], size: UciSize) -> str:
+def table_markdown(split: str, cells: Sequence[Cell], parts: Sequence[Part], seeds: int, wanted: int) -> str:
+    """`wanted` is how many data sets there are to be."""
     datasets = list(dict.fromkeys(c.dataset for c in cells))
     by_place = {(c.dataset, c.method): c for c in cells}
     ranks = average_ranks(cells)
     text = [f"# UCI regression, {split} split\n"]
     beside = "; below each of ours the paper's value, where there is one" if split == "paper" else ""
     text.append(
-        f"Test scores, mean ± standard deviation over {size.seeds} seeds; alpha and beta chosen on the validation NLL. "
+        f"Test scores, mean ± standard deviation over {seeds} seeds; alpha and beta chosen on the validation NLL. "
         f"**Best** and <u>second best</u> of each column{beside}.\n"
     )
-    missing = len(size.datasets) * len(METHODS) - len(cells)
+    missing = wanted * len(METHODS) - len(cells)
     if missing:
         text.append(f"**Not complete**: {missing} of its parts have not been computed yet.\n")
     for metric in METRICS:
