@@ -146,6 +146,14 @@ def test_links_lead_somewhere(document: str) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("document", [document for document in DOCUMENTS if document != "CHANGELOG.md"])
+def test_files_that_are_named_exist(document: str) -> None:
+    """A name that ends in .py is that of a file from here, or below the package, the tests or the benchmarks."""
+    named = {name for name in IN_BACKTICKS.findall(read(document)) if re.fullmatch(r"[\w/]+\.py", name)}
+    places = [ROOT, ROOT / "src" / "deepbasis", ROOT / "tests", ROOT / "benchmarks"]
+    assert [name for name in sorted(named) if not any((place / name).is_file() for place in places)] == []
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
     pages = {path.name for path in ROOT.glob("docs/*.md")}
     assert {Path(link.partition("#")[0]).name for link in LINK.findall(read("README.md"))} >= pages
