@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import deepbasis
-from support.house import House, is_chain
+from support.house import House, is_chain, patches
 
 PACKAGE = Path(deepbasis.__file__).parent
 TESTS = Path(__file__).parent
@@ -73,6 +73,11 @@ def test_a_file_is_read_in_one_sitting() -> None:
 def test_a_test_file_is_read_in_one_sitting() -> None:
     lengths = {path.name: path.read_text(encoding="utf-8").count("\n") for path in TESTS.rglob("*.py")}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_TEST} == {}
+
+
+@still("tests of the paper")
+def test_tests_replace_nothing_inside_of_the_package() -> None:
+    assert [one for path in sorted(TESTS.rglob("test_*.py")) for one in patches(path)] == []
 
 
 def test_chains_of_imports_are_short() -> None:
@@ -164,6 +169,25 @@ def test_circles_and_chains(tmp_path: Path) -> None:
 def test_private_names(tmp_path: Path, line: str, is_wrong: bool) -> None:
     a = "def _helper(): ...\nclass A:\n    def __init__(self): self._secret = 1\n    def _method(self): ...\n"
     assert bool(house_of(tmp_path, {"a.py": a, "b.py": line}).borrowed_private_names()) == is_wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "is_wrong"),
+    [
+        ("monkeypatch.setattr(training, 'train', None)", True),
+        ("monkeypatch.setattr(Wave, 'end_epoch', None)", True),
+        ("monkeypatch.setattr('deepbasis.gp.exact.solve', None)", True),
+        ("monkeypatch.setitem(training.__dict__, 'train', None)", True),
+        ("with monkeypatch.context() as patch:\n    patch.setattr(training.os, 'fsync', None)", True),
+        ("monkeypatch.setattr(os, 'fsync', None)", False),
+        ("monkeypatch.setitem(sys.modules, 'rich', None)", False),
+        ("setattr(training, 'note', 1)", False),
+    ],
+)
+def test_patches(tmp_path: Path, line: str, is_wrong: bool) -> None:
+    head = "import os, sys\nfrom deepbasis.engine import training\nfrom deepbasis.engine.wave import Wave\n"
+    (tmp_path / "test_it.py").write_text(head + line)
+    assert bool(patches(tmp_path / "test_it.py")) == is_wrong
 
 
 def test_classes_and_parameters(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
-from deepbasis import storage
 from deepbasis.cli.failures import Group
 from deepbasis.cli.options import Debug
 from support.command import COMMAND, SMALL, assert_one_line, mixed_table, run
@@ -25,7 +24,7 @@ def test_a_full_disk(here, tmp_path, monkeypatch, name):
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     out = ["--out", str(tmp_path / name)]
     command = ["predict", "model", "new.csv"] if name == "out.csv" else ["fit", "train.csv", "-t", "price", *SMALL]
     assert_one_line(run(*command, *out), [name, "no space left on device"])

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
-from deepbasis import DeepBasisRegressor, cli, storage
+from deepbasis import DeepBasisRegressor, cli
 
 SMALL = ["--epochs", "2", "--batch-size", "64", "--members", "1", "--rank", "8", "--width", "8", "--alpha", "0.1"]
 SMALL += ["--seed", "0", "--method", "dbk-silu"]
@@ -198,7 +198,7 @@ def test_a_full_disk_is_one_line_and_the_whole_parts_stay(here, tmp_path, monkey
         if len(synced) > 2:  # a part and its folder
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     result = run("predict", here / "model", here / "new", "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1

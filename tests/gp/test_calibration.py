@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from torch import Tensor
 
 from deepbasis.errors import InputError, NumericalError
-from deepbasis.gp import calibration, metrics
+from deepbasis.gp import metrics
 from deepbasis.gp.calibration import MOST_ROWS, MOST_SCALES, PRIOR_SCALES, PRIOR_WEIGHTS, Calibration, calibrate
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
 
@@ -59,21 +59,18 @@ def objective(c: Calibration, predicted: GaussianMixture, y: Tensor, weight: Ten
 
 @pytest.mark.parametrize("shares", [None, torch.tensor([0.1, 0.2, 0.3, 0.4]).double()], ids=["equal", "shares"])
 @pytest.mark.parametrize("error", [0.2, 1.0, 5.0])
-def test_every_step_raises_the_penalised_likelihood(monkeypatch, error, shares):
+def test_every_step_raises_the_penalised_likelihood(error, shares):
     predicted, y = ensemble(), error * drawn(ROWS, seed=3) * uneven()
     predicted, weight = GaussianMixture(predicted.means, predicted.variances, shares), uneven().flip(0)
-    values = []
-    for steps in range(60):
-        monkeypatch.setattr(calibration, "_STEPS", steps)
-        values.append(objective(calibrate(predicted, y, weight), predicted, y, weight))
+    found = [calibrate(predicted, y, weight, steps=steps) for steps in range(60)]
+    values = [objective(one, predicted, y, weight) for one in found]
     assert (np.diff(values) > -1e-9).all()
     assert values[-1] > values[0] + 1.0
 
 
-def test_it_ends_where_the_penalised_likelihood_is_stationary(monkeypatch):
+def test_it_ends_where_the_penalised_likelihood_is_stationary():
     predicted, y, weight = ensemble(), 3.0 * drawn(ROWS, seed=3), uneven()
-    monkeypatch.setattr(calibration, "_STEPS", 3_000)
-    best = calibrate(predicted, y, weight)
+    best = calibrate(predicted, y, weight, steps=3_000)
     top = objective(best, predicted, y, weight)
     for k in range(3):
         for factor in (0.99, 1.01):
@@ -84,9 +81,8 @@ def test_it_ends_where_the_penalised_likelihood_is_stationary(monkeypatch):
             assert objective(other, predicted, y, weight) < top
 
 
-def test_no_step_is_the_prior(monkeypatch):
-    monkeypatch.setattr(calibration, "_STEPS", 0)
-    assert calibrate(gaussian(), drawn(ROWS)) == Calibration(PRIOR_SCALES, PRIOR_WEIGHTS)
+def test_no_step_is_the_prior():
+    assert calibrate(gaussian(), drawn(ROWS), steps=0) == Calibration(PRIOR_SCALES, PRIOR_WEIGHTS)
 
 
 # --- densities that are known

@@ -249,5 +249,21 @@ class House:
         return {name or "__init__": source.lines for name, source in self.sources.items()}
 
 
+def patches(test: Path) -> list[str]:
+    """Where a test replaces something inside of this package, as `monkeypatch.setattr(one_of_our_modules, ...)` does.
+
+    What the system gives (`os`, `sys`, `torch`) may be replaced: a full disk, a terminal, a GPU that is not there.
+    """
+    source = Source(test, test.parent)
+    ours = {one.local for one in source.imports if one.dotted.partition(".")[0] == "deepbasis"}
+    found = []
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("patch.setattr", "patch.setitem")):
+            place = ast.unparse(node.args[0])
+            if place.partition(".")[0] in ours or place.strip("'").startswith("deepbasis."):
+                found.append(f"{test.name}:{node.lineno} {ast.unparse(node.args[0])}")
+    return found
+
+
 def is_chain(house: House, chain: Sequence[str]) -> bool:
     return all(second in house.imported[first] for first, second in pairwise(chain))

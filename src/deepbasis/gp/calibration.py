@@ -26,7 +26,7 @@ MOST_SCALES = 8
 
 _SCALE_ROWS = 10.0  # pseudo-rows that speak for each prior scale
 _WEIGHT_ROWS = 6.0  # pseudo-rows that speak for the prior weights, all together
-_STEPS = 100  # always: the result is then a smooth function of the rows and their weights
+STEPS = 100  # always: the result is then a smooth function of the rows and their weights
 _LARGEST_SQUARE = 1e12  # of a standardised residual: scaled variances stay finite, in float32 too
 
 
@@ -62,7 +62,9 @@ class Calibration:
         return GaussianMixture(members.means.repeat(len(self.scales), 1), variances, shares)
 
 
-def calibrate(predicted: Predictive, y: Float[Tensor, " n"], weight: Weight = None) -> Calibration:
+def calibrate(
+    predicted: Predictive, y: Float[Tensor, " n"], weight: Weight = None, *, steps: int = STEPS
+) -> Calibration:
     """The scales s_k and weights pi_k that suit the targets y of rows that the model was not trained on.
 
     EM for the largest penalised likelihood, with z_ie^2 = (y_i - mean_ie)^2 / variance_ie:
@@ -85,7 +87,7 @@ def calibrate(predicted: Predictive, y: Float[Tensor, " n"], weight: Weight = No
     log_shares = _shares(members).log()[:, None] - 0.5 * variances.log()
     start, prior = _tensor(PRIOR_SCALES, squares), _tensor(PRIOR_WEIGHTS, squares)
     scales, weights = start, prior
-    for _ in range(_STEPS):
+    for _ in range(steps):
         log_scaled = (weights.log() - 0.5 * scales.log())[:, None, None] + log_shares
         exponents = log_scaled - (0.5 / scales)[:, None, None] * squares
         r = torch.softmax(exponents.flatten(0, 1), 0).reshape(len(scales), -1)  # [k, e n]
