@@ -60,7 +60,6 @@ def test_no_two_classes_have_one_name() -> None:
     assert HOUSE.classes_of_one_name() == []
 
 
-@still("CheckpointMismatchError, CellError")
 def test_classes_inherit_once_at_most() -> None:
     assert {name: depth for name, depth in HOUSE.class_depths().items() if depth > DEEPEST_CLASS} == {}
 

@@ -110,12 +110,14 @@ def test_an_interrupt_ends_the_trials() -> None:
     assert np.isfinite(model.predict(X, True)).all()
 
 
-@pytest.mark.parametrize("candidate", [1, 2])
-def test_an_interrupt_of_a_kernel_leaves_the_networks(candidate: int) -> None:
+@pytest.mark.parametrize(("candidate", "left"), [(1, ()), (2, ("sv-rbf",))], ids=["networks", "a kernel"])
+def test_an_interrupt_leaves_what_was_ready_before_it(candidate: int, left: tuple[str, ...]) -> None:
+    """The networks have no chance against a kernel that is."""
     X, y = easy()
-    alone = small(method="dbk-silu").fit(X, y)
-    fitted = fit(small(), X, y, Execution(progress=Watch(candidate, 3, ctrl_c)))
+    alone = small(recipe=only(*left), learning_rate=1e-9).fit(X, y)
+    fitted = fit(small(learning_rate=1e-9), X, y, Execution(progress=Watch(candidate, 3, ctrl_c)))
     assert fitted.interrupted
+    assert fitted.architecture.method == (left or ("dbk-silu",))[0]
     assert_same(as_model(fitted), alone, X)
 
 
