@@ -6,6 +6,8 @@ import os
 import pickle
 import random
 import stat
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -293,6 +295,8 @@ def fails(error: BaseException) -> object:
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_writer_that_fails_leaves_what_was_there(path, written, monkeypatch, step, error, exists):
     if not exists:
+        if step == "chmod":
+            pytest.skip("a new file has the permissions that the system gives it")
         path.unlink()
     monkeypatch.setattr(os, step, fails(error))
     with pytest.raises(type(error)):
@@ -331,6 +335,66 @@ def test_permissions_follow_the_umask(path, mask):
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664], ids=oct)
+def test_a_file_that_is_written_over_keeps_its_permissions(path, mode):
+    storage.save(path, "model", {}, {"a": 1})
+    path.chmod(mode)
+    storage.save(path, "model", {}, {"a": 2})
+    assert storage.load(path, "model")[1] == {"a": 2}
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_the_umask_of_other_threads_is_left_alone(path, monkeypatch):
+    """It can only be read by changing it, for a moment, for the whole process."""
+    monkeypatch.setattr(os, "umask", fails(AssertionError("the umask was changed")))
+    storage.save(path, "model", {}, {})
+
+
+def test_what_killed_writers_left_is_swept_up_and_nothing_else(path):
+    code = (
+        "import os, sys; from deepbasis.storage import writing_atomically\n"
+        "with writing_atomically(sys.argv[1]) as file: file.write(b'half'); file.flush(); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert len(os.listdir(path.parent)) == 1
+    others = [".other.safetensors.0123abcd.tmp", f".{path.name}.backup.tmp", f".{path.name}.tmp"]
+    for name in others:
+        (path.parent / name).touch()
+    with storage.writing_atomically(path) as first:
+        first.write(b"slow")
+        held = set(os.listdir(path.parent))
+        storage.save(path, "model", {}, {})  # another writer at the same time: both are whole
+        assert held <= set(os.listdir(path.parent))
+    assert path.read_bytes() == b"slow"
+    assert sorted(os.listdir(path.parent)) == sorted([*others, path.name])
+
+
+def test_a_full_disk_is_told_with_the_files_name(path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", fails(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(OSError, match=path.name) as caught:
+        storage.save(path, "model", {}, {})
+    assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("header", [b"{}", b'{"__metadata__": {}}', b"[]", b"null", b'{"a": 1, "__metadata__": 2}'])
+def test_a_huge_file_that_is_not_ours_is_refused_by_its_header(path, header):
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(1 << 36)  # sparse: reading 64 GiB would take all memory
+    with pytest.raises(FileFormatError, match="not a deepbasis file"):
+        storage.load(path, "model")
+
+
+def test_a_file_longer_or_shorter_than_its_header_says_is_refused_before_it_is_read(path):
+    storage.save(path, "model", {"a": torch.zeros(1000)}, {})
+    size = path.stat().st_size
+    for other in (1 << 36, size - 1):
+        with open(path, "rb+") as file:
+            file.truncate(other)
+        with pytest.raises(FileFormatError, match=f"it is {other} bytes long"):
+            storage.load(path, "model")
 
 
 def test_written_bytes_are_synced_before_the_rename(path, monkeypatch):

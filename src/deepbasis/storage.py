@@ -7,10 +7,12 @@ the new one, whatever happens to the writer.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +30,7 @@ FORMAT = 1
 """Raised when an older release could no longer read the file."""
 
 _KEY = "deepbasis"
+_LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
 _LENGTH_BYTES = 8  # a safetensors file begins with its header's length, little-endian
 
 
@@ -42,15 +45,19 @@ def save(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor],
 
 
 def load(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save` wrote: (tensors on the CPU, metadata). Everything else is a `FileFormatError`."""
-    data = Path(path).read_bytes()
-    envelope = _envelope(path, data)
-    if envelope["format"] > FORMAT:
-        raise FileFormatError(
-            f"{path} has format {envelope['format']}, this release reads up to {FORMAT}: upgrade deepbasis"
-        )
-    if envelope["kind"] != kind:
-        raise FileFormatError(f"{path} is a deepbasis {envelope['kind']!r} file, expected a {kind!r} file")
+    """What `save` wrote: (tensors on the CPU, metadata). Everything else is a `FileFormatError`.
+
+    The header is read first: a file that is not what it should be is refused before its tensors are read.
+    """
+    with open(path, "rb") as file:
+        header, envelope = _header(path, file)
+        if envelope["format"] > FORMAT:
+            raise FileFormatError(
+                f"{path} has format {envelope['format']}, this release reads up to {FORMAT}: upgrade deepbasis"
+            )
+        if envelope["kind"] != kind:
+            raise FileFormatError(f"{path} is a deepbasis {envelope['kind']!r} file, expected a {kind!r} file")
+        data = header + file.read()
     try:
         tensors = parse_safetensors(data)
     except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, RuntimeError) as error:
@@ -68,45 +75,84 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
 @contextmanager
 def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """The same, piece by piece: a file to write to, that takes its place when the block ends without an error."""
+    """The same, piece by piece: a file to write to, that takes its place when the block ends without an error.
+
+    A new file has the permissions that the process gives new files; one that replaces another has those of the other.
+    """
     target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder: a file cannot be written in its place", str(target))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", str(target.parent))
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    _sweep_up(target)
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
     try:
+        # The system itself applies the umask, which a process can only read by changing it for all of its threads.
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
         with os.fdopen(handle, "wb") as file:
+            _lock(handle)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner can read
-        os.replace(temporary, target)
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+            os.replace(temporary, target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.filename is None:  # a full disk, while writing: say which file
+            raise type(error)(error.errno, error.strerror, str(target)) from error
+        raise
     except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     _sync_directory(target.parent)
 
 
-def _envelope(path: str | os.PathLike[str], data: bytes) -> dict[str, Any]:
-    """The JSON that `save` put into the header, with its shape checked and its meaning not yet."""
-    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-    if len(data) < _LENGTH_BYTES or length > len(data) - _LENGTH_BYTES:
-        raise FileFormatError(f"{path} is not a deepbasis file, or it is truncated")
+def _lock(handle: int) -> bool:
+    """Hold a file that is being written, until it is closed: whether nobody else does. Without locks here: no."""
     try:
-        header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except (ImportError, OSError):
+        return False
+
+
+def _sweep_up(target: Path) -> None:
+    """Remove what writers of this name have left who were killed: temporary files that nobody holds."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.tmp"):
+        with suppress(OSError), open(left, "rb") as file:
+            if _lock(file.fileno()):
+                left.unlink(missing_ok=True)
+
+
+def _header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[bytes, dict[str, Any]]:
+    """The header as it stands, and the JSON that `save` put into it, with its shape checked and its meaning not yet."""
+    size = os.fstat(file.fileno()).st_size
+    prefix = file.read(_LENGTH_BYTES)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < _LENGTH_BYTES or length > size - _LENGTH_BYTES:
+        raise FileFormatError(f"{path} is not a deepbasis file, or it is truncated")
+    if length > _LONGEST_HEADER:
+        raise FileFormatError(f"{path} is not a deepbasis file")
+    text = file.read(length)
+    try:
+        header = json.loads(text)
         envelope = json.loads(header["__metadata__"][_KEY])
+        end = max((int(one["data_offsets"][1]) for name, one in header.items() if name != "__metadata__"), default=0)
         well_formed = (
             isinstance(envelope["format"], int)
             and isinstance(envelope["kind"], str)
             and isinstance(envelope["metadata"], dict)
         )
-    except (ValueError, TypeError, KeyError, RecursionError):
-        well_formed = False
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        well_formed, end = False, 0
     if not well_formed:
         raise FileFormatError(f"{path} is not a deepbasis file")
-    return dict(envelope)
+    if _LENGTH_BYTES + length + end != size:
+        raise FileFormatError(f"{path} is damaged: it is {size} bytes long, and its header tells of others")
+    return prefix + text, dict(envelope)
 
 
 def _digest(tensors: Mapping[str, Tensor], envelope: Mapping[str, Any]) -> str:
@@ -117,12 +163,6 @@ def _digest(tensors: Mapping[str, Tensor], envelope: Mapping[str, Any]) -> str:
         digest.update(f"{name}|{tensor.dtype}|{list(tensor.shape)}|".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _sync_directory(directory: Path) -> None:
