@@ -55,7 +55,6 @@ def test_nothing_takes_an_estimator_as_anything() -> None:
     assert HOUSE.untyped_estimators(["regressor", "estimator", "given", "model", "fitted", "spec", "plan"]) == []
 
 
-@still("Trained, in paper.exact_gpytorch too")
 def test_no_two_classes_have_one_name() -> None:
     assert HOUSE.classes_of_one_name() == []
 

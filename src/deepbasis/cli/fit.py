@@ -113,9 +113,9 @@ def fit(
                     print_json(plan.to_json()) if as_json else typer.echo(str(plan))
                 return
             fitted = run()
+            if fitted.interrupted:
+                raise KeyboardInterrupt  # a command that was told to stop does not save what it has so far
             warned += fitted.warnings
-        if fitted.interrupted:
-            raise KeyboardInterrupt  # a command that was told to stop does not save what it has so far
         # The progress bar was for this terminal, and is no property of the model.
         team.from_first(lambda: _save(replace(fitted, spec=replace(spec, verbose=False)), str(out)))
     if not quiet and team.first:

@@ -179,7 +179,7 @@ def object_column(label: str, cells: Array, expected: str | None = None) -> Colu
         return typed_column(label, _spread(np.array(stamps, dtype="datetime64[us]"), missing, np.datetime64("NaT")))
     if kinds == {"duration"}:
         lengths = np.array([np.timedelta64(cell) for cell in present], dtype="timedelta64[us]")
-        return typed_column(label, _spread(lengths, missing, np.timedelta64("NaT")))
+        return typed_column(label, _spread(lengths, missing, np.timedelta64("NaT", "us")))
     raise InputError(f"X: {label} mixes {' and '.join(sorted(kinds))} values; make it one of them, or split it")
 
 
