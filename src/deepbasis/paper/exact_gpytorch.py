@@ -144,7 +144,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trained:
+class ExactlyTrained:
     model: ExactGP
     validation: float
     """The best NLL among the checks."""
@@ -180,7 +180,7 @@ def fit(task: Task, budget: TimeBudget, rates: Rates, *, width: int | None = Non
         seeds, steps, factor = budget.share(_step_seconds(start(data, width, 0), data, rates, clock))
         raised = rates.times(factor)
         deadline = time.monotonic() + 2.0 * budget.seconds  # a step may take longer as the noise falls
-        runs: list[tuple[Trained, dict[str, Any]]] = []
+        runs: list[tuple[ExactlyTrained, dict[str, Any]]] = []
         for seed in range(seeds):
             if runs and time.monotonic() > deadline:
                 break
@@ -206,7 +206,7 @@ def start(data: Rows, width: int | None, seed: int) -> ExactGP:
     return ExactGP(data, None if width is None else ResNet(data.x.shape[1], width))
 
 
-def _train(model: ExactGP, task: Task, steps: int, rates: Rates, deadline: float, clock: Clock) -> Trained:
+def _train(model: ExactGP, task: Task, steps: int, rates: Rates, deadline: float, clock: Clock) -> ExactlyTrained:
     step = _stepper(model, task.data, model.optimiser(rates))
     best, kept = math.inf, deepcopy(model.state_dict())
     times: list[float] = []
@@ -222,7 +222,7 @@ def _train(model: ExactGP, task: Task, steps: int, rates: Rates, deadline: float
             break
     model.load_state_dict(kept)
     model.forget()
-    return Trained(model, best, len(times), median(times))
+    return ExactlyTrained(model, best, len(times), median(times))
 
 
 def _stepper(model: ExactGP, data: Rows, optimiser: torch.optim.Optimizer) -> Callable[[], None]:
@@ -246,7 +246,7 @@ def _step_seconds(model: ExactGP, data: Rows, rates: Rates, clock: Clock) -> flo
     return median(clock.seconds(step) for _ in range(_TRIED_STEPS))
 
 
-def _record(trained: Trained, task: Task) -> dict[str, Any]:
+def _record(trained: ExactlyTrained, task: Task) -> dict[str, Any]:
     scores = metrics.evaluate(trained.model.prediction(task.test.x), task.test.y)
     rank = metrics.effective_rank(metrics.spectrum(trained.model.kernel(task.grid).double()))
     return {

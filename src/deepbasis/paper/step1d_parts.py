@@ -60,7 +60,7 @@ class Study:
     exact_seeds: Mapping[int, int] = field(default_factory=dict)
     """By n: seeds of exact training, where not all are affordable."""
     constant_ranks: tuple[int, ...] = ()
-    """TrainedByGPyTorch at a constant rate too, for comparison."""
+    """Trained at a constant rate too, for comparison."""
     collapse_steps: int = 0
     """Steps of exact training through which the kernel's spectrum is followed."""
 
