@@ -68,7 +68,7 @@ def test_functions_are_the_same_at_every_call_and_in_pieces(fitted: Fitted) -> N
 
 
 def test_functions_have_the_mean_and_the_noise_free_variance(fitted: Fitted) -> None:
-    n, X = 1600, fitted.X[:30]
+    n, X = 800, fitted.X[:30]
     draws = fitted.model.sample_functions(n, random_state=0)(X)
     dist = fitted.model.predict_dist(X, as_tensor=True)
     calibration = fitted.model.calibration_

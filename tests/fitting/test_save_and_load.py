@@ -124,6 +124,7 @@ def test_the_jitter_of_a_kernel_is_loaded(path: Path) -> None:
         DeepBasisRegressor.load(path)
 
 
+@pytest.mark.filterwarnings("ignore::deepbasis.FitWarning")  # two epochs do not make a model
 def test_the_width_inside_a_block_is_loaded(path: Path) -> None:
     """It depends on the number of rows."""
     for rows, inner in ((60, 4), (2_300, 16)):

@@ -1,18 +1,17 @@
 """Size, steps and memory of a streamed fit, and its checkpoints."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
 
 from deepbasis.errors import CheckpointMismatchError, InputError
-from deepbasis.fitting.budget import Machine
-from deepbasis.fitting.files import prepare_files
-from deepbasis.fitting.plan import Plan
-from deepbasis.fitting.spec import RunOptions, Spec
+from deepbasis.fitting.budget import GIB, Machine
 from deepbasis.fitting.train import Execution
 from support.runs import Watch, fit_streamed, power_failure, prepared_stream
 from support.streams import DROP, small
@@ -20,21 +19,24 @@ from support.streams import DROP, small
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
 
 
-def taken() -> int:
-    """What this process holds, in MiB."""
-    return Machine.now().taken // 2**20
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """So many columns that the sizes of blocks and buffers depend on the memory for limits of several GiB too."""
+    path = tmp_path_factory.mktemp("wide") / "wide.parquet"
+    values = np.random.default_rng(0).normal(size=(300, 61))
+    pd.DataFrame(values, columns=[f"x{k}" for k in range(60)] + ["price"]).to_parquet(path, index=False)
+    return path
 
 
-def test_a_table_that_does_not_fit_is_streamed(tmp_path):
-    """Its plan says how long an epoch is: of a stream a piece of the rows."""
-    columns = {f"x{k}": np.random.default_rng(k).normal(size=70_000) for k in range(60)}
-    parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
-
-    def planned(more: int) -> Plan:
-        options = RunOptions(memory=f"{taken() + more}MiB")
-        return prepare_files(Spec.of(small(epochs="auto")), tmp_path, "x0", options=options)[0]
-
-    assert planned(170).epoch_rows < planned(2_000).epoch_rows == 63_000
+def test_a_table_that_does_not_fit_is_streamed(folder, whole):
+    """A stream alone says that there is too little memory to read with."""
+    with pytest.raises(InputError, match=r"memory of 1 MiB is too little: .* are taken before a row is read"):
+        small().fit_dataset(folder, "price", memory="1MiB")
+    X = whole.drop(columns=[*DROP, "price"])
+    resident = small(epochs=1).fit_dataset(folder, "price", drop=DROP, stream=False)
+    for memory in (None, "500GiB"):
+        other = small(epochs=1).fit_dataset(folder, "price", drop=DROP, memory=memory)
+        np.testing.assert_array_equal(other.predict(X), resident.predict(X))
 
 
 def test_max_steps_bounds_the_training(folder):
@@ -56,25 +58,25 @@ def test_too_little_memory_is_said_before_anything_is_read(folder):
         small().fit_dataset(folder, "price", memory="1MiB", stream=True)
 
 
-def test_no_more_rows_are_held_than_the_memory_allows(folder):
+def test_no_more_rows_are_held_than_the_memory_allows(wide):
     """Blocks and buffer are made of the limit: a smaller one gives smaller ones, and the fit ends all the same."""
-    _, plan, _ = prepared_stream(small(epochs=1), folder, "price", drop=DROP)
     sizes = []
-    for more in (150, 1_500):
-        limit = (taken() + more) * 2**20
-        _, _, data = prepared_stream(small(epochs=1), folder, "price", drop=DROP, limit=limit)
-        sizes.append(data.room(plan, data.validation(torch.float32)).sizes)
-        small(epochs=1).fit_dataset(folder, "price", drop=DROP, memory=limit, stream=True)
+    for limit in [Machine.now().taken + more * GIB for more in (1, 3)]:
+        _, plan, data = prepared_stream(small(epochs=1), wide, "price", limit=limit)
+        sizes.append(data.room(plan, data.validation(torch.float64)).sizes)
+        row_bytes = 8 * data.encoder(torch.float64).width
+        assert (sizes[-1].buffer_rows + sizes[-1].queue * sizes[-1].block_rows) * row_bytes < limit
+        small(epochs=1).fit_dataset(wide, "price", memory=limit, stream=True)
     assert sizes[0].buffer_rows < sizes[1].buffer_rows
-    assert sizes[0].block_rows <= sizes[1].block_rows
+    assert sizes[0].block_rows < sizes[1].block_rows
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(folder, tmp_path):
-    model = small(epochs=6)
+    model = small(epochs=4, batch_size=128)
     expected = model.fit_dataset(folder, "price", drop=DROP, stream=True)
     kept = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0.0}
     with pytest.raises(RuntimeError, match="power"):
-        fit_streamed(model, folder, "price", Execution(**kept, progress=Watch(0, 4, power_failure)), drop=DROP)
+        fit_streamed(model, folder, "price", Execution(**kept, progress=Watch(0, 3, power_failure)), drop=DROP)
     assert not [thread for thread in threading.enumerate() if thread.name == "deepbasis-reader"]
     resumed = fit_streamed(model, folder, "price", Execution(**kept), drop=DROP)
     for ours, theirs in zip(resumed.models[0].parameters(), expected.fitted_.models[0].parameters(), strict=True):
@@ -103,22 +105,22 @@ def test_a_seed_decides_a_streamed_fit_and_its_checkpoint(tmp_path):
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(*both, strict=True))
 
 
-def test_a_run_does_not_go_on_in_another_order(folder, tmp_path):
+def test_a_run_does_not_go_on_in_another_order(wide, tmp_path):
     """Other blocks or another buffer would deal out other batches from there on."""
-    arguments = {"drop": DROP, "stream": True, "checkpoint": tmp_path / "c"}
-    now = taken()
-    small(epochs=1).fit_dataset(folder, "price", memory=f"{now + 250}MiB", **arguments)
+    arguments = {"stream": True, "checkpoint": tmp_path / "c"}
+    limits = [Machine.now().taken + more * GIB for more in (1, 3)]
+    small(epochs=1).fit_dataset(wide, "price", memory=limits[0], **arguments)
     with pytest.raises(CheckpointMismatchError, match=r"training data is .* mixed among \d+"):
-        small(epochs=1).fit_dataset(folder, "price", memory=f"{now + 150}MiB", **arguments)
+        small(epochs=1).fit_dataset(wide, "price", memory=limits[1], **arguments)
 
 
 def test_a_run_does_not_go_on_for_another_number_of_steps(folder, tmp_path):
     """Epochs may be as many, and of other lengths: the result of the shorter run would be given back."""
     arguments = {"drop": DROP, "stream": True, "checkpoint": tmp_path / "c"}
-    model = small(epochs="auto", batch_size=1)
-    model.fit_dataset(folder, "price", max_steps=300, **arguments)
+    model = small(epochs="auto", batch_size=5)
+    model.fit_dataset(folder, "price", max_steps=50, **arguments)
     with pytest.raises(CheckpointMismatchError, match=r"rows an epoch"):
-        model.fit_dataset(folder, "price", max_steps=600, **arguments)
+        model.fit_dataset(folder, "price", max_steps=60, **arguments)
 
 
 def test_a_checkpoint_needs_a_seed(folder, tmp_path):
