@@ -28,7 +28,7 @@ class FileFormatError(DeepBasisError, ValueError):
 
 
 class CheckpointMismatchError(DeepBasisError, ValueError):
-    """A checkpoint of another data set, configuration or version than the run that wants to resume it."""
+    """A checkpoint written with other data, settings or version than the run that tries to resume it."""
 
 
 class NumericalError(DeepBasisError, RuntimeError):
@@ -44,7 +44,7 @@ class FitWarning(UserWarning):
 
 
 class WorkerError(DeepBasisError, RuntimeError):
-    """Another worker of the same run has failed; the reason is told there."""
+    """Another worker of the same run has failed; that worker reports the reason."""
 
 
 def check_tensor(name: str, value: Tensor, rank: int) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"
-"""Okabe and Ito's colours, which stay apart for the colour-blind and in grey."""
+"""Okabe and Ito's colours, which can be distinguished by the colour-blind and in grey."""
 INK, GREY = "#222222", "#8A8A8A"
 
 
@@ -105,7 +105,7 @@ def calibration_curve(ax: Axes, pit: ArrayLike, *, colour: str = BLUE, label: st
     """How often the target falls below each of its predicted quantiles, over the quantile's level.
 
     `pit` (probability integral transform) is the predicted cdf at the target, one number a row. A calibrated prediction
-    lies on the diagonal, but for the grey band that chance alone leaves in 95 % of cases.
+    lies on the diagonal, up to chance: in 95 % of cases within the grey band.
     """
     (pit,) = _vectors(pit=pit)
     if ((pit < 0) | (pit > 1)).any():
@@ -121,7 +121,7 @@ def calibration_curve(ax: Axes, pit: ArrayLike, *, colour: str = BLUE, label: st
 
 
 def training_history(ax: Axes, history: Mapping[str, ArrayLike] | Sequence[Mapping[str, ArrayLike]]) -> Axes:
-    """Training loss and validation score over the epochs, a thin line a member; a dot marks each member's best epoch.
+    """Training loss and validation score over the epochs, one thin line per member; a dot marks its best epoch.
 
     `history` is a member's, with "train_loss" and "validation", or a list of them: `DeepBasisRegressor.history_`.
     """

@@ -1,4 +1,4 @@
-"""Lines on the terminal: how far a training is, and how many rows were read. They need `deepbasis[progress]`."""
+"""Lines on the terminal: how far training has got, and how many rows were read. They need `deepbasis[progress]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, TextIO
 
 @dataclass(frozen=True)
 class EpochReport:
-    """Told after each epoch."""
+    """What is reported after each epoch."""
 
     epoch: int
     """Epochs done, from 1."""
@@ -22,9 +22,9 @@ class EpochReport:
     best: float
     """The best validation score of any member so far: NLL, or MSE for a DNN."""
     rows_per_second: float
-    """Rows times active members a second, over this epoch."""
+    """Rows times active members, per second, over this epoch."""
     seconds_left: float
-    """If every remaining epoch is run and takes what the last ones took."""
+    """Seconds left, if every remaining epoch runs and takes as long as the last ones did."""
 
 
 class Progress(Protocol):

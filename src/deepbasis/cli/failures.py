@@ -1,4 +1,4 @@
-"""Every error of a command as one line on stderr, with its exit status; and warnings as lines too."""
+"""Every error of a command as one line on stderr, with its exit status; warnings are lines too."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Group(TyperGroup):
 
 
 def _status(work: Callable[[], Any], *, debug: bool) -> int:
-    """Do it, and say in one line what went wrong if something did."""
+    """Run the command; if it fails, say why in one line."""
     try:
         work()
         sys.stdout.flush()
@@ -61,7 +61,7 @@ def _status(work: Callable[[], Any], *, debug: bool) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return _INTERRUPTED
-    except BrokenPipeError:  # `| head`: whoever read has seen enough
+    except BrokenPipeError:  # `| head`: the reader has seen enough
         _let_go_of_stdout()
         return _BROKEN_PIPE
     except Exception as error:
@@ -79,7 +79,7 @@ def _status(work: Callable[[], Any], *, debug: bool) -> int:
 
 
 def _expected(error: Exception) -> str:
-    """What to say about an error that may happen; "" for a surprise."""
+    """The message for an error that may happen; "" for an unexpected one."""
     if isinstance(error, DeepBasisError):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("deepbasis"):
@@ -110,7 +110,7 @@ def one_line(message: str) -> str:
 
 
 def _let_go_of_stdout() -> None:
-    """What is still in the buffer cannot be written; the interpreter would try again when it ends, and complain."""
+    """What is still in the buffer cannot be written; the interpreter would try again at exit, and complain."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -119,7 +119,7 @@ def _let_go_of_stdout() -> None:
 
 @contextmanager
 def notices(quiet: bool) -> Iterator[list[str]]:
-    """Our warnings, and what the engine logs, as lines on stderr when the block is over; they are also in the list."""
+    """Our warnings and the engine's log as lines on stderr when the block ends; the yielded list holds them too."""
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(one_line(record.getMessage()))  # type: ignore[method-assign]

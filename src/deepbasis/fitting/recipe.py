@@ -28,7 +28,7 @@ class Recipe:
     average: float | None
     """The decay of a running average of the parameters."""
     selection: str
-    """What the best epoch has least of on the validation rows: "nll" or "crps"."""
+    """The score that is lowest at the best epoch, on the validation rows: "nll" or "crps"."""
     inner_factor: int
     """Width inside the network's blocks, as a multiple of the width between them."""
     small_inner_factor: int

@@ -12,8 +12,8 @@ class ResNet(nn.Module):
     """The paper's backbone: a linear projection d -> h, pre-norm residual blocks, a final norm and SiLU.
 
     `inner` is the width inside a block (the paper's is h). `autocast` (`torch.bfloat16`) is the precision of the
-    network's products alone; what leaves is of the input's dtype, since everything after it decides a variance.
-    `embedding` (`gp/embedding.py`) turns the d columns into others, which are then projected.
+    network's products only; the output has the input's dtype, since everything after it decides a variance. `embedding`
+    (`gp/embedding.py`) turns the d columns into new ones, which are then projected.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ def _width_of(embedding: nn.Module, d: int) -> int:
 
 
 class Block(nn.Module):
-    """Norm, linear, SiLU, linear; the residual connection is its caller's."""
+    """Norm, linear, SiLU, linear; the caller adds the residual connection."""
 
     def __init__(self, h: int, inner: int) -> None:
         super().__init__()

@@ -25,13 +25,13 @@ from deepbasis.gp.posterior import WeightPosterior
 
 Weight = Float[Tensor, " b"] | None
 Chunks = Callable[[], Iterable[tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Weight]]]
-"""Called once a pass: the rows of the data set as (x [b, d], y [b]), perhaps with weights [b], in the same order."""
+"""Called once per pass: the rows of the data set as (x [b, d], y [b]), perhaps with weights [b], in the same order."""
 AddUp = Callable[..., None]
-"""Takes tensors and makes each, in place, the sum of what all processes have; for rows that are spread over them."""
+"""Replaces each tensor, in place, by its sum over all processes; for rows that are spread over them."""
 
 
 class Statistics(NamedTuple):
-    """What the data say about w, in float64. Statistics of disjoint rows add up."""
+    """What exact inference needs of the data, in float64. Statistics of disjoint rows add up."""
 
     gram: Float[Tensor, "r r"]
     """Phi^T Phi."""
@@ -40,7 +40,7 @@ class Statistics(NamedTuple):
     energy: Float[Tensor, ""]
     """y^T y."""
     n: Float[Tensor, ""]
-    """Rows, or the sum of their weights; a tensor, so that a stacked function does not depend on its value."""
+    """Number of rows, or sum of their weights; a tensor, so that a stacked function does not depend on its value."""
 
     def plus(self, other: "Statistics") -> "Statistics":
         return Statistics(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -109,7 +109,7 @@ def chunk_loss(
         d/dPhi = Sigma^-1 Phi - (Sigma^-1 y)(Sigma^-1 y)^T Phi,   Sigma^-1 Phi = Phi Lambda^-1,
         Sigma^-1 y = (y - Phi w) / s,   (Sigma^-1 y)^T Phi = w^T,
 
-    with w and Lambda^-1 held fixed. Its value means nothing.
+    with w and Lambda^-1 held fixed. Only its gradient has a meaning.
 
     With the `correction` of a sparse basis it is the gradient of the bound of Eq. 3, which has one term more, -sum of
     corrections / (2 s): as if each were part of its row's squared residual. So it is in the sum that is returned.
@@ -124,7 +124,7 @@ def chunk_loss(
 
 
 def shared_loss(n: Float[Tensor, ""], noise: Float[Tensor, ""], solution: Solution) -> Float[Tensor, ""]:
-    """What `chunk_loss` leaves out, the part that belongs to no row: 1/2 (n - r) log s + 1/2 s tr Lambda^-1."""
+    """The part that `chunk_loss` leaves out because it belongs to no row: 1/2 (n - r) log s + 1/2 s tr Lambda^-1."""
     r = len(solution.w)
     return 0.5 * (n - r) * noise.double().log() + 0.5 * noise.double() * solution.Lambda_inv.diagonal().sum()
 

@@ -18,7 +18,7 @@ from deepbasis.errors import check_number, check_positive_int
 from deepbasis.gp.precision import full_product
 
 JITTER = 1e-4
-"""On the diagonal of K_ZZ, relative to it: in float32 a smaller one leaves fewer digits of a whitened basis."""
+"""On the diagonal of K_ZZ, relative to it: in float32 a smaller one leaves fewer correct digits in a whitened basis."""
 
 
 class Features(NamedTuple):
@@ -26,9 +26,9 @@ class Features(NamedTuple):
     prior_var: Float[Tensor, " b"]
     """k(x, x) = ||phi(x)||^2."""
     correction: Float[Tensor, " b"]
-    """k~(x, x) - ||phi(x)||^2 >= 0 (Eq. 4): what phi misses of the full kernel k~; zero where there is none."""
+    """k~(x, x) - ||phi(x)||^2 >= 0 (Eq. 4): what phi misses of the full kernel k~; zero if there is none."""
     info: Int[Tensor, ""]
-    """0, or the pivot at which a factorisation failed; phi is then NaN. Look at it outside a compiled graph."""
+    """0, or the pivot at which a factorisation failed; phi is then NaN. Check it outside a compiled graph."""
 
 
 class SiLU(nn.Module):
@@ -54,7 +54,7 @@ class RBF(nn.Module):
     """phi(x) = K_ZZ^(-1/2) k_Z(g(x)) (Eq. 12), with the ARD kernel of Eq. 16 and r learnable inducing points Z.
 
     Far from every inducing point phi(x) -> 0. A prediction with this basis alone is then *certain* (its function
-    variance goes to 0) exactly where nothing is known; only with the correction of Eq. 4, which SV-DKL and PP-DKL
+    variance goes to 0) exactly where nothing is known. Only with the correction of Eq. 4, which SV-DKL and PP-DKL
     predict with, does the variance return to its prior value sigma_k^2. DBK-RBF predicts without it.
 
     NOTE[GAP]: the paper says neither which root K_ZZ^(-1/2) is nor its jitter. We take the inverse Cholesky factor,
@@ -88,9 +88,10 @@ class RBF(nn.Module):
 
     @torch.no_grad()
     def start_at(self, g: Float[Tensor, "n h"], generator: torch.Generator) -> None:
-        """Put the inducing points at distinct rows, drawn at random: which, depends on neither order nor copies.
+        """Put the inducing points at distinct rows, drawn at random.
 
-        Where there are fewer rows the other points stay as they are.
+        The draw depends neither on the order of the rows nor on copies. If there are too few rows, the remaining points
+        stay where they are.
 
         NOTE[DIFF]: the paper starts them uniformly in [-1, 1]^h, where with a shallow kernel no data may be.
         """
@@ -124,7 +125,7 @@ class RBF(nn.Module):
         return torch.exp(self.log_variance - 0.5 * _squared_distance(self._scaled(g), self._scaled(self.Z)))
 
     def _inverse_root(self) -> tuple[Float[Tensor, "r r"], Int[Tensor, ""]]:
-        """The inverse Cholesky factor of K_ZZ + jitter. Its value is always found in float64: it decides a variance.
+        """The inverse Cholesky factor of K_ZZ + jitter. Its value is always computed in float64: it decides a variance.
 
         One inverse, then a product with each batch, costs half of a triangular solve with each batch.
         """

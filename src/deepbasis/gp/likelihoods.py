@@ -54,9 +54,9 @@ class Likelihood(Protocol):
 class GaussianLikelihood(nn.Module):
     """y ~ N(f, sigma_eps^2), with a noise variance no smaller than its floor.
 
-    NOTE[GAP]: the paper does not say how it is parameterised, and it matters more than anything else that is unsaid.
-    "log": floor + exp(raw), the default. "clamp": the variance itself, cut off at the floor; its gradient is zero once
-    it is below, so it stays there.
+    NOTE[GAP]: the paper does not say how it is parameterised, and it matters more than anything else that the paper
+    leaves open. "log": floor + exp(raw), the default. "clamp": the variance itself, cut off at the floor; its gradient
+    is zero once it is below, so it stays there.
 
     Without a `noise` it is not known yet, which is NaN: a loss that does not learn it leaves it at that.
     """

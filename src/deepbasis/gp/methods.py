@@ -1,4 +1,4 @@
-"""Every method of the paper as a row of one table (Appendix B, "Baselines"), and our own. A new method is a new row."""
+"""Every method of the paper (Appendix B, "Baselines") and our own, as rows of one table. A new method is a new row."""
 
 from dataclasses import dataclass
 

@@ -46,7 +46,7 @@ def calibration_error(
 ) -> Float[Tensor, ""]:
     """Expected calibration error: the mean over levels p of |share of targets below their p-quantile - p|.
 
-    The levels are evenly spaced, 0.05 ... 0.95 by default. 0 is perfect; 0.5 is what misses on one side alone have.
+    The levels are evenly spaced, 0.05 ... 0.95 by default. 0 is perfect; 0.5 means that all targets lie on one side.
     """
     check_positive_int("levels", levels)
     p = torch.arange(1, levels + 1, dtype=y.dtype, device=y.device) / (levels + 1)
@@ -56,7 +56,7 @@ def calibration_error(
 
 
 def evaluate(predictive: Predictive, y: Float[Tensor, " n"], weight: Weight = None) -> dict[str, float]:
-    """Every metric by its name. Lower is better, but for `coverage_95`, which should be 0.95."""
+    """Every metric by its name. Lower is better, except for `coverage_95`, which should be 0.95."""
     check_tensor("y", y, 1)
     check_same_length("y", y, "the prediction", predictive.mean)
     return {
@@ -83,7 +83,7 @@ def basis_spectrum(phi: Float[Tensor, "n r"]) -> Float[Tensor, " k"]:
 def effective_rank(eigenvalues: Float[Tensor, " n"]) -> Float[Tensor, ""]:
     """exp(entropy) of the normalised eigenvalues: 1 for a collapsed kernel, r for r equal directions.
 
-    A kernel that is zero has no directions: 0.
+    A zero kernel has no directions: 0.
     """
     total = eigenvalues.sum()
     if not bool(total > 0):

@@ -17,7 +17,7 @@ from deepbasis.gp.predictive import Predictive
 
 
 class Terms(NamedTuple):
-    """All that an objective or a prediction needs of a batch."""
+    """Everything that an objective or a prediction needs to know about a batch."""
 
     mean: Float[Tensor, " b"]
     var: Float[Tensor, " b"]
@@ -43,9 +43,9 @@ class DeepBasisGP(nn.Module):
     `posterior` is q(w): what training fits, or what `exact.fit_posterior` gives in closed form. `build` makes a
     model of the paper by its name. With `corrected` its predictions carry the variance correction of Eq. 4.
 
-    The prior mean is a constant, which is trained, or with a `slope` [d], which is not, a straight line.
-    NOTE[DIFF]: the paper's is a constant. A network that ends in a norm is bounded, and a basis of it cannot go on
-    along a line where the rows end.
+    The prior mean is a trained constant; with a `slope` [d], which is not trained, it is a straight line.
+    NOTE[DIFF]: the paper's is a constant. A network that ends in a norm is bounded, so a basis made from it cannot
+    follow a line beyond the rows.
     """
 
     slope: Float[Tensor, " d"] | None
@@ -153,7 +153,7 @@ class DeepBasisGP(nn.Module):
     def sample_functions(
         self, count: int, *, prior: bool = False, generator: torch.Generator | None = None
     ) -> Callable[[Float[Tensor, "b d"]], Float[Tensor, "s b"]]:
-        """Draws of f from q(w), or from the prior w ~ N(0, I): x -> f(x) = mean(x) + <w, phi(x)>, one row a draw.
+        """Draws of f from q(w), or from the prior w ~ N(0, I): x -> f(x) = mean(x) + <w, phi(x)>, one row per draw.
 
         The weights are drawn once, so the functions are the same ones at every call, and smooth where phi is. They are
         draws of f, without noise and without the correction of Eq. 4, which has no weights behind it.

@@ -22,7 +22,7 @@ Weight = Float[Tensor, " b"] | None
 
 
 class Whole(NamedTuple):
-    """The batch of which the rows at hand are one of K parts. The mean of the parts' objectives is the whole's."""
+    """A whole batch of which these rows are one of K parts. The mean of the parts' objectives is that of the whole."""
 
     weight: Float[Tensor, ""]
     """The sum of the weights of all its rows, divided by K."""
@@ -97,7 +97,7 @@ dppgp_detached = partial(dppgp, through_maximum=False)
 def trace(
     prior_var: Float[Tensor, " b"], weight: Weight = None, whole: Whole | None = None, *, through_maximum: bool = True
 ) -> Float[Tensor, ""]:
-    """The in-batch trace regulariser, before it is measured in noise: mean of max ||phi||^2 - ||phi(x)||^2."""
+    """The in-batch trace regulariser, before it is divided by the noise: mean of max ||phi||^2 - ||phi(x)||^2."""
     present = prior_var if weight is None else torch.where(weight > 0, prior_var, -math.inf)
     largest = present.max() if through_maximum else present.max().detach()
     if whole is not None:
@@ -115,5 +115,5 @@ def mse(
     weight: Weight = None,
     whole: Whole | None = None,
 ) -> Float[Tensor, ""]:
-    """The DNN's loss, of the errors alone."""
+    """The DNN's loss, of the errors only."""
     return weighted_mean((y - model(x).mean).square(), weight, whole)

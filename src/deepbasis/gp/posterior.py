@@ -43,14 +43,14 @@ class WeightPosterior(nn.Module):
 
     @staticmethod
     def parameters_of(m: Float[Tensor, " r"], covariance: Float[Tensor, "r r"]) -> dict[str, Tensor]:
-        """The parameters, by name, of a q(w) found elsewhere; NaN if the covariance cannot be factorised."""
+        """The parameters, by name, of a q(w) computed elsewhere; NaN if the covariance cannot be factorised."""
         L, info = torch.linalg.cholesky_ex(covariance.double())
         L = torch.where(info == 0, L, math.nan)
         return {"m": m, "log_diagonal": L.diagonal().log(), "lower": L.tril(-1)}
 
     @torch.no_grad()
     def set_(self, m: Float[Tensor, " r"], covariance: Float[Tensor, "r r"]) -> None:
-        """Take over a mean and a covariance found elsewhere, such as the closed form of Eq. 10."""
+        """Adopt a mean and a covariance computed elsewhere, such as the closed form of Eq. 10."""
         found = self.parameters_of(m, covariance)
         if not all(bool(value.isfinite().all()) for value in found.values()):
             raise NumericalError("q(w) cannot be set: its covariance is not positive definite to working precision")

@@ -1,6 +1,6 @@
 """Matrix products that must not be rounded to tf32, whatever the rest of a training step uses.
 
-tf32 keeps 10 bits of each factor. That is enough for a network's layers; it is not where large numbers cancel, as they
+tf32 keeps 10 bits of each factor. That is enough for a network's layers, but not where large numbers cancel, as they
 do in the whitening K_ZZ^(-1/2) k_Z(x): its factors are up to 1/sqrt(jitter), 100 or 1,000, times as large as
 their product.
 """
@@ -17,7 +17,7 @@ def full_product(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tens
     return _full_product(a, b) if a.is_cuda and a.dtype == torch.float32 else a @ b
 
 
-# An operator of its own, so that torch.compile, vmap and CUDA graphs take it as it is, switch and all.
+# A custom operator, so that torch.compile, vmap and CUDA graphs keep it as it is, precision switch included.
 @torch.library.custom_op("deepbasis::full_product", mutates_args=())
 def _full_product(a: Tensor, b: Tensor) -> Tensor:
     matmul: Any = torch.backends.cuda.matmul

@@ -1,4 +1,4 @@
-"""Where data sets are on this machine; and files from the web, by pooch, each checked against a checksum."""
+"""The folder of data sets on this machine, and downloads by pooch, each checked against a checksum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("deepbasis")
 FOLDER = "DEEPBASIS_DATA"
 """The environment variable that names the folder of data sets."""
 
-_SECONDS = 30  # without an answer: then there is no network, for us
+_SECONDS = 30  # without an answer: we then assume that there is no network
 
 
 class DownloadError(DeepBasisError, RuntimeError):

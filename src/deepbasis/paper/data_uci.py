@@ -49,7 +49,7 @@ class RegressionTable(NamedTuple):
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None) -> RegressionTable:
-    """Set `name` of NAMES, all of its rows; anything that has not the paper's size is refused."""
+    """Set `name` of NAMES, all of its rows; a set that does not have the paper's size is refused."""
     check_choice("name", name, NAMES)
     named = data_folder(folder)
     found = _downloaded(name) if named is None else data_uci_files.read(name, named)
@@ -87,7 +87,7 @@ def paper_scaling(table: RegressionTable, split: Split) -> Scaled:
 
 
 def safe_scaling(table: RegressionTable, split: Split) -> Scaled:
-    """The same by the minimum and maximum of the training rows: nothing of the other rows is known in training."""
+    """The same by the minimum and maximum of the training rows: training knows nothing of the other rows."""
     return standardised(_to_unit_range(table.X, table.X[split.train]), table.y, split)
 
 

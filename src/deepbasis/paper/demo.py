@@ -55,7 +55,7 @@ QUICK = DemoSize(train=1_000, rbf_epochs=3, exact_steps=5, dppgp_epochs=5, test=
 
 @dataclass(frozen=True)
 class DemoFit:
-    """What a method came to."""
+    """The result of one method."""
 
     name: str
     scores: dict[str, float]
@@ -88,7 +88,7 @@ class Demo:
 
 
 def run(size: DemoSize = FULL, *, seed: int = 0, progress: Callable[[str], Progress] | None = None) -> Demo:
-    """Draw the data and fit every method. `progress(name)` gives what is told after each epoch of that method."""
+    """Draw the data and fit every method. `progress(name)` makes a method's progress report."""
     generator = torch.Generator().manual_seed(seed)
     training, validation, test = (
         data_step1d.draw(n, generator=generator) for n in (size.train, size.validation, size.test)
@@ -158,7 +158,7 @@ def _judge(name: str, model: DeepBasisGP, seconds: float, grid: Tensor, test: da
 
 
 def verdict(demo: Demo) -> list[str]:
-    """What the figures say, whichever way they fell."""
+    """What the figures show, good or bad."""
     exact, dppgp = demo.fits[1:]
     low, high = float(exact.std.min()), float(exact.std.max())
     shape = "the same everywhere" if high / low < 1.2 else "NOT the same everywhere, which was expected"

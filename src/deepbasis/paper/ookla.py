@@ -49,7 +49,7 @@ TARGETS = ("download", "upload")
 ALPHA, BETA = 0.1, 0.01
 SPLIT_SEED = 0
 
-# What we do otherwise than the paper, to be done in minutes.
+# Where we differ from the paper, to be done in minutes.
 LEARNING_RATE = 1e-2
 SCHEDULE = "cosine"
 NOISE = 0.5
@@ -74,7 +74,7 @@ class OoklaSize:
     batch_size: int = 1024
     seeds: int = 2
     rows: int | None = None
-    """At most so many, drawn at random; none is all."""
+    """At most this many, drawn at random; None is all."""
     map_points: int = 160
     """Along the longer side of a state."""
     cell: float = ookla_maps.CELL

@@ -41,7 +41,7 @@ def write(folder: Folder, parts: Sequence[Part], dots_per_inch: int = 150) -> No
 
 
 def grouped(parts: Sequence[Part]) -> dict[tuple[str, str], dict[str, Part]]:
-    """By data set and target, without the parts that came to nothing."""
+    """By data set and target, without the parts that gave no result."""
     groups: dict[tuple[str, str], dict[str, Part]] = {}
     for part in parts:
         v = part.values

@@ -66,7 +66,7 @@ def rows_of(part: Part) -> Iterable[Row]:
 
 
 def _over_seeds(part: Part, stratum: str, metric: str) -> tuple[float, float | None] | None:
-    """Mean and standard deviation over the seeds that came to something."""
+    """Mean and standard deviation over the seeds that gave a result."""
     scores = [member["strata"][stratum] for member in part.values["members"]]
     usable = [score[metric] for score in scores if score is not None]
     return summary(usable) if usable else None

@@ -1,6 +1,6 @@
 """Parts of an experiment: each is computed once, recorded as a line of one file, and found there by the next call.
 
-A long experiment can so be cut by time or run in several processes, and what was made on one machine can be drawn on
+So a long experiment can be interrupted or run in several processes, and parts made on one machine can be drawn on
 another: figures and tables are made from the parts alone.
 """
 

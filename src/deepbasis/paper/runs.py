@@ -56,7 +56,7 @@ class Run:
         return predictions
 
     def records(self, test: Rows, device: torch.device | str = "cpu") -> list[dict[str, Any]]:
-        """For each member: seed and weights, what it came to on the validation rows, its scores on the test rows."""
+        """For each member: seed and weights, its result on the validation rows, its scores on the test rows."""
         return [
             {
                 "seed": outcome.member.seed,

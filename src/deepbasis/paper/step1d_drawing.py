@@ -23,7 +23,7 @@ DASHED = (0, (4, 2))
 
 
 def usable(fits: dict[Any, PartFit]) -> dict[Any, PartFit]:
-    """Those in which some seed came to something."""
+    """Those in which some seed gave a result."""
     return {key: fit for key, fit in fits.items() if fit.best is not None}
 
 

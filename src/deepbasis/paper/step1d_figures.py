@@ -51,7 +51,7 @@ def write(folder: Folder, results: Results) -> None:
 
 
 def example(results: Results, study: StudyResults) -> Any:
-    """A column a method: its kernel, its prediction over the data, its scores."""
+    """One column per method: its kernel, its prediction over the data, its scores."""
     fits = usable(study.at(results.focus))
     if not fits:
         return None
@@ -94,7 +94,7 @@ def _scores(ax: Any, fit: PartFit, *, first: bool) -> None:
 
 
 def scaling(study: StudyResults) -> Any:
-    """Scores and times over n, a line a method. RBF squashes the MAE of the others, which have a panel of their own."""
+    """Scores and times over n, one line per method. RBF squashes the others' MAE, so they have their own panel."""
     fits = {method: usable(by_n) for method, by_n in study.sizes.items()}
     if not any(fits.values()):
         return None
@@ -216,7 +216,7 @@ def _nll_over_rank(ax: Any, study: StudyResults, fits: dict[int, PartFit]) -> No
 
 
 def bases(study: StudyResults) -> Any:
-    """A column a rank: its basis functions above, its prediction below."""
+    """One column per rank: its basis functions above, its prediction below."""
     fits = {rank: fit for rank, fit in usable(study.by_rank).items() if rank in SHOWN_RANKS}
     if not fits:
         return None

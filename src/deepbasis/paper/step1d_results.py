@@ -54,7 +54,7 @@ class PartFit:
         return records
 
     def over_seeds(self, score: str) -> list[float]:
-        """Of the seeds that came to something."""
+        """Of the seeds that gave a result."""
         return [record[score] for record in self.records if record.get(score) is not None]
 
     def statistic(self, metric: str) -> tuple[float, float | None] | None:

@@ -202,7 +202,7 @@ def _training(fit: PartFit) -> str:
 
 
 def verdict(results: Results, study: StudyResults) -> list[str]:
-    """What the figures say, whichever way they fell."""
+    """What the figures show, good or bad."""
     lines = [f"The oracle's NLL on the test rows is {study.oracle['nll']:.3f}."]
     return [*lines, *_about_rank(study), *_about_effective_rank(results, study), *_about_collapse(study)]
 

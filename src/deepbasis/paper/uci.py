@@ -36,7 +36,7 @@ class UciSize:
     rank: int = 128
     width: int = 64
     rows: int | None = None
-    """At most so many, the first; none is all."""
+    """At most this many, the first ones; None is all."""
     paired: tuple[str, ...] = ("pol", "elevators")
     paired_splits: int = 10
     readings: tuple[str, ...] = tuple(READINGS)

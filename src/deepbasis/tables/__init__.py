@@ -1,1 +1,1 @@
-"""A user's data: mixed-type tables to float arrays and back, everything written down without pickle."""
+"""A user's data: mixed-type tables to float arrays and back, saved without pickle."""

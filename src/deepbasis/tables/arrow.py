@@ -1,4 +1,4 @@
-"""Rows of a file that lie together, as Arrow holds them."""
+"""Adjacent rows of a file, as Arrow holds them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FROM_0 = "(counting from 0)"
 
 @dataclass(frozen=True)
 class FileBlock:
-    """Some rows of a file that lie together."""
+    """Adjacent rows of a file."""
 
     name: str
-    """How messages call the file: "'sales/2021.parquet'"."""
+    """The file's name in messages: "'sales/2021.parquet'"."""
     first_row: int
     """In the file, counting from 0."""
     table: Any
     """A pyarrow Table."""
     copied: Any = None
-    """Columns of the same rows that are handed on as they are, as another."""
+    """Columns of the same rows that are copied unchanged, as another Table."""
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -48,7 +48,7 @@ class FileBlock:
 
 
 def check_type(type_: Any, column: str, name: str) -> None:
-    """Refuse what no column can be made of, in the file called `name`."""
+    """Refuse values that cannot become a column, in the file called `name`."""
     import pyarrow.types as types
 
     if types.is_dictionary(type_):

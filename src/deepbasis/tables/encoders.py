@@ -1,8 +1,8 @@
-"""From one column to the numbers that a network sees: how each kind is encoded, and what of it training has to fix.
+"""From one column to the numbers that a network sees: how each kind is encoded, and what training determines.
 
-An `Encoding` is a flat record of numbers and words, so that it can be written down as JSON. Its numbers come from the
-weighted distribution of the training values alone: a row of weight 0 is no row, and a row of weight k is k rows, to the
-last bit; the order of the rows has no influence either.
+An `Encoding` is a flat record of numbers and words, so that it can be written down as JSON. Its numbers depend only on
+the weighted distribution of the training values: a row of weight 0 does not count, a row of weight k counts as k rows,
+to the last bit, and the order of the rows does not matter.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ LINEAR, LINEAR_DATES, FLAT = 10.0, 3.0, 1e12
 they are 37.6)."""
 
 FAR_OUT = 1000.0
-"""Numbers so many robust scales from the median have no part in the mean and the standard deviation."""
+"""Numbers this many robust scales from the median are left out of the mean and the standard deviation."""
 
 _NORMAL_IQR = 1.3489795003921634  # of a standard normal: the scale is the standard deviation of what is normal
 
 _CYCLES = {"day of year": (366, 365.25), "day of week": (7, 7.0), "hour": (1440, 1440.0)}
-"""Phase -> (how many steps it has, how many make a full turn). The hour is told to the minute."""
+"""Phase -> (how many steps it has, how many make a full turn). The hour is resolved to the minute."""
 
 PHASES = tuple(_CYCLES)
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What training fixed for one column."""
+    """What training determined for one column."""
 
     kind: str
     missing: bool
@@ -53,14 +53,14 @@ class Encoding:
     """Mean and standard deviation of the numbers, median and robust scale of dates; of a boolean column 1/2 and 1/2,
     which gives -1 and +1."""
     fill: float = 0.0
-    """What stands for a missing value, as encoded."""
+    """The encoded value that replaces a missing one."""
     categories: tuple[str, ...] = ()
     other: bool = False
-    """Training had more categories than got a column."""
+    """Training had more categories than there are columns for them."""
     phases: tuple[str, ...] = ()
     """The cycles of a date that vary in training."""
     linear: float = LINEAR
-    """Where the squash begins."""
+    """Where the squashing begins."""
 
     @property
     def width(self) -> int:
@@ -77,7 +77,7 @@ class Encoding:
 
 
 def squash(z: Array, linear: float = LINEAR) -> Array:
-    """z where |z| <= a = `linear`, then sign(z) (a + log(1 + |z| - a)): monotone, smooth, tame for all z; NaN stays."""
+    """z where |z| <= a = `linear`, then sign(z) (a + log(1 + |z| - a)): monotone, smooth, slow to grow; NaN stays."""
     size = np.minimum(np.abs(z), FLAT)
     far = size > linear
     if far.any():
@@ -149,7 +149,7 @@ def _check_identifier(column: Column, distinct: int, rows: int, mass: float) -> 
 def masses(values: Array, weight: Array | None) -> tuple[Array, Array]:
     """The distinct values in ascending order, and the weight of each. Every statistic starts here.
 
-    Sums run over equal values in order of weight, so that the order of the rows does not reach the last bit.
+    Equal values are summed in order of weight, so that the order of the rows does not change the last bit.
     """
     if weight is None:
         distinct, counts = np.unique(values, return_counts=True)
@@ -177,10 +177,10 @@ def mean_and_std(distinct: Array, mass: Array) -> tuple[float, float]:
 
 
 def _ordinary_range(distinct: Array, mass: Array) -> tuple[float, float]:
-    """Where the numbers lie that mean and standard deviation are taken of: the median, give or take 1000 scales.
+    """The range of values that enter the mean and the standard deviation: the median plus or minus 1000 scales.
 
-    Some columns hold a 1e30, or -999999 for what is missing: left in, it would make the other values one. Where the
-    quartiles coincide, the scale is the median distance of those values that are not the median.
+    Some columns hold a 1e30, or -999999 for a missing value: left in, it would make all other values look the same.
+    If the quartiles coincide, the scale is the median distance of the values that differ from the median.
     """
     center, scale = _median_and_scale(distinct, mass)
     if scale == 0.0:
@@ -205,7 +205,7 @@ def _varying_phases(seconds: Array) -> tuple[str, ...]:
 
 
 def _steps(seconds: Array) -> dict[str, Array]:
-    """Where each moment stands in each cycle, as integers; looked up in a table of waves."""
+    """The position of each moment in each cycle, as integers; looked up in a table of waves."""
     day = np.floor_divide(seconds, 86400).astype(np.int64)
     dates = day.astype("datetime64[D]")
     minute = np.floor_divide(seconds - day * 86400.0, 60).astype(np.int64)
@@ -229,7 +229,7 @@ def encode(encoding: Encoding, column: Column, out: Array) -> None:
             _encode_categories(encoding, column, out)
         return
     if encoding.varies:
-        with np.errstate(over="ignore"):  # values 1e300 away are as far as it goes: squash takes inf
+        with np.errstate(over="ignore"):  # values 1e300 away overflow to inf, which squash accepts
             z = squash((column.values - encoding.center) / encoding.scale, encoding.linear)
         z[missing] = encoding.fill
         out[:, 0] = z
@@ -239,12 +239,12 @@ def encode(encoding: Encoding, column: Column, out: Array) -> None:
             count, turn = _CYCLES[phase]
             angles = 2 * np.pi * np.arange(count) / turn
             waves = np.stack([np.sin(angles), np.cos(angles)], axis=1)[steps[phase]]
-            waves[missing] = 0.0  # no phase rather than one of them
+            waves[missing] = 0.0  # no phase at all rather than a wrong one
             out[:, int(encoding.varies) + 2 * index : int(encoding.varies) + 2 * index + 2] = waves
 
 
 def _encode_categories(encoding: Encoding, column: Column, out: Array) -> None:
-    """One-hot; what training did not see goes to "other" where there is one, and is all zeros elsewhere."""
+    """One-hot; a category that training did not see goes to "other" if there is one, and is all zeros otherwise."""
     slots = {name: slot for slot, name in enumerate(encoding.categories)}
     unseen = len(slots) if encoding.other else -1
     lookup = np.array([*(slots.get(name, unseen) for name in column.categories), -1])  # missing, -1, takes the last

@@ -2,8 +2,8 @@
 
 A worker reads its units in an order that is drawn anew for every pass, sends the rows through a buffer that mixes them,
 and takes them out in batches; a thread of its own does the reading while the engine computes. What an epoch holds is a
-function of the table, the seed, the epoch, the worker and the sizes of blocks and buffer, so that a run that resumes
-goes on as if it had not been stopped.
+function of the table, the seed, the epoch, the worker and the sizes of blocks and buffer, so that a resumed run
+continues as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 
 from deepbasis.tables.columns import Array
 
-_PATIENCE = 0.05  # seconds between looks at whether anybody still wants the rows
+_PATIENCE = 0.05  # seconds between checks whether anybody still wants the rows
 
 
 class Piece(NamedTuple):
-    """Some of a unit's training rows: `take` of them after the first `skip`."""
+    """Part of a unit's training rows: `take` of them after the first `skip`."""
 
     unit: int
     skip: int
@@ -118,7 +118,7 @@ class Prefetcher:
     """Blocks of one epoch after another, made by a thread that is at most `depth` blocks ahead.
 
     It goes on to the next epoch by itself, up to so many `epochs`, so that its first blocks are there when the engine
-    has validated. Asked for any other epoch, it starts anew.
+    has validated. Asked for any other epoch, it starts again.
 
     `read` gives the blocks of an epoch, and `mix` what is made of them, which may need many before it gives the first.
     """
@@ -151,7 +151,7 @@ class Prefetcher:
             self._next = epoch + 1
 
     def close(self) -> None:
-        """Stop reading, after the present block. What was read ahead is let go."""
+        """Stop reading after the current block, and drop what was read ahead."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -179,7 +179,7 @@ class Prefetcher:
 
 
 class _NotWantedError(Exception):
-    """Ends a reading in the middle, so that `mix` does not take it for the end of the rows. Nobody hears of it."""
+    """Ends reading in the middle, so that `mix` does not take this for the end of the rows. It stays inside."""
 
 
 def _while_wanted(blocks: Iterable[Array], stop: threading.Event) -> Iterator[Array]:

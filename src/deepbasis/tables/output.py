@@ -31,7 +31,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file that takes its place when it is whole; what the system refuses becomes an `InputError` with its name."""
+    """A file that is moved into place once complete; a system error becomes an `InputError` with the file's name."""
     from deepbasis.storage import writing_atomically  # brings torch
 
     _check_folder(path)
@@ -57,7 +57,7 @@ def check_output(path: str | os.PathLike[str], *, endings: Sequence[str] = (), i
             raise InputError(f"cannot write '{place}': it is also read; choose another name for the output")
     _check_folder(place)
     try:
-        with tempfile.TemporaryFile(dir=place.parent):  # the honest test: permissions alone do not tell
+        with tempfile.TemporaryFile(dir=place.parent):  # the honest test: permissions alone do not show it
             pass
     except OSError as error:
         raise cannot_write(path, error) from None

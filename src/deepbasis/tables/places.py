@@ -1,4 +1,4 @@
-"""Files and columns by their names: which files hold a table, which columns are meant, what messages call them.
+"""Files and columns by their names: which files hold a table, which columns are meant, and their names in messages.
 
 A table may be one file, a folder, a pattern, a list of files or a pyarrow data set. The order of its files is that of
 their names, the same on every machine: a row is known by its file's place in it.
@@ -34,17 +34,17 @@ class Place:
 
     path: str
     relative: str
-    """Below the folder that was given; what its output is named after."""
+    """Relative to the given folder; its output is named after it."""
     filesystem: Any = None
     """Of pyarrow; None is this machine's."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Columns that the folders' names hold: year=2021/part.parquet."""
     content: bytes | None = field(default=None, repr=False)
-    """All of it, where it was read already."""
+    """Its whole content, if it was already read."""
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return display_name(self.path)
 
     @property
@@ -75,7 +75,7 @@ class Place:
             return replace(self, content=file.read())
 
     def identity(self) -> tuple[int, int]:
-        """Size, and time of the last change in nanoseconds: another content has another identity. In memory there is no
+        """Size, and time of the last change in nanoseconds: a changed file has another identity. In memory there is no
         such time, but all of the content."""
         if self.content is not None:
             return len(self.content), int.from_bytes(hashlib.sha256(self.content).digest()[:8])
@@ -89,7 +89,7 @@ class Place:
 
 @contextmanager
 def _refusals(name: str) -> Iterator[None]:
-    """What the system refuses becomes an `InputError` with the file's name."""
+    """A system error becomes an `InputError` with the file's name."""
     try:
         yield
     except FileNotFoundError:
@@ -245,7 +245,7 @@ class ColumnSelection:
     columns: Sequence[str] | None = None
     drop: Collection[str] = ()
     text: Collection[str] = ()
-    """Those that are text whatever stands in them, where a format has no types of its own."""
+    """Columns that are text whatever they contain, for formats without types of their own."""
 
     def of(self, names: Sequence[str], place: Place) -> list[str]:
         """Of a file with these columns, and of the constants of its place."""
@@ -281,7 +281,7 @@ def check_present(have: Sequence[str], wanted: Iterable[str], name: str) -> None
 
 
 def display_name(path: str | os.PathLike[str]) -> str:
-    """How messages speak of a file."""
+    """A file's name in messages."""
     return "standard input" if os.fspath(path) == STANDARD else f"'{os.fspath(path)}'"
 
 

@@ -1,7 +1,7 @@
 """Predictions of tables: their columns, and those of a table in files: one Parquet file for each, piece by piece.
 
-A part is written under another name and takes its place when it is whole. It records which model and which input it was
-made from, so that a run that was stopped goes on with the parts that are missing.
+A part is written under another name and moved into place once complete. It records which model and which input it was
+made from, so that a run that was stopped continues with the missing parts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PredictionColumns:
 def open_inputs(data: Any, preprocessor: Preprocessor, ids: Sequence[str] = ()) -> Source:
     """New rows for a model: the columns of `ids`, which are copied, and those that the model needs.
 
-    What it knows as text is text. `input_names` are the names of its inputs in their order.
+    Columns that it knows as text are read as text. `input_names` are the names of its inputs in their order.
     """
     names = preprocessor.input_columns
     if names is None:
@@ -79,7 +79,7 @@ def input_names(source: Source, preprocessor: Preprocessor, ids: Sequence[str] =
 
 
 def _text_columns(names: Sequence[str], encodings: Sequence[Encoding]) -> list[str]:
-    """The columns that a model knows as text: in a CSV they are text, whatever stands in the cells of this one.
+    """The columns that a model knows as text: in a CSV they are read as text, whatever their cells contain.
 
     Not those whose categories are all numbers or truth values as we write them (1, 2.5, True): a pandas Categorical may
     have held these, and 1.0, as pandas writes it in a column with a gap, is its 1.
@@ -123,7 +123,7 @@ class PartFiles:
         check_columns_differ(self.ids, self.wanted)
 
     def write(self, file: int, path: Path) -> bool:
-        """Write the predictions of a file to `path`; False if they stand there already."""
+        """Write the predictions of a file to `path`; False if they are already there."""
         from pyarrow import parquet
 
         record = self._record(file)
@@ -201,7 +201,7 @@ def _inode(path: Path) -> tuple[int, int]:
 
 
 def _record_of(path: Path) -> Any:
-    """What an earlier run wrote down in a part; None where there is none, or none of ours."""
+    """What an earlier run recorded in a part; None if there is no part, or not one of ours."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -1,10 +1,10 @@
-"""From a user's table to a float matrix without holes, and back from a file: mixed types, missing values, wild scales.
+"""From a user's table (mixed types, missing values, wild scales) to a float matrix without gaps; saved and loaded.
 
 What each kind of column becomes (in brackets: the names of the outputs for a column `c`):
 
 - numeric, and durations in seconds: (c - mean) / standard deviation, squashed where it is far out [c]
 - boolean: -1 and +1 [c]
-- text and categories: one-hot for the 32 most frequent [c=red], one for the rest if there is a rest [c (other)]
+- text and categories: one-hot for the 32 most frequent [c=red], and one more for any others [c (other)]
 - dates (UTC where they have a zone): the trend, (c - median) / robust scale, squashed too [c (year)], and sine and
   cosine of each cycle that varies in training [c (hour, sin)] …
 
@@ -43,7 +43,7 @@ _NUMBERS = ("center", "scale", "fill")  # the fields of an encoding that are sav
 
 @dataclass(frozen=True)
 class Preprocessor:
-    """From a user's table to a float64 matrix without holes: what `fit` saw is written down in arrays and JSON."""
+    """From a user's table to a float64 matrix without gaps. What `fit` learned is kept as arrays and JSON."""
 
     input_columns: list[str] | None
     """The names of a DataFrame's columns; None for arrays, and for names that are not strings."""
@@ -86,9 +86,9 @@ class Preprocessor:
         return [name for column, encoding in pairs for name in encoding.names(column)] or ["constant"]
 
     def numbers_as_text(self, columns: Sequence[Column]) -> list[tuple[str, str]]:
-        """Columns that are taken for categories, though nearly all of their many texts are numbers.
+        """Columns read as categories although nearly all of their many texts are numbers: one "?" makes a column text.
 
-        What each is called, and a text that is no number: a "?" makes a column of numbers text.
+        For each, its name and a text that is not a number.
         """
         found = []
         for encoding, column in zip(self.encodings, columns, strict=True):
@@ -117,7 +117,7 @@ class Preprocessor:
         return self.encoded(self.read(X))
 
     def chunks(self, X: Any, rows: int) -> Iterator[NDArray[np.float64]]:
-        """`transform` of `rows` rows at a time; errors tell of the whole table and its row numbers."""
+        """`transform` of `rows` rows at a time; errors name rows of the whole table."""
         table = self._open(X)
         for start in range(0, len(table), rows):
             try:
@@ -182,7 +182,7 @@ class Preprocessor:
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> Preprocessor:
-        """What `state` gave, also after a round trip through JSON. Anything else is a `FileFormatError`."""
+        """What `state` gave, also after a round trip through JSON. Anything else raises `FileFormatError`."""
         try:
             records, names = metadata["columns"], metadata["input_columns"]
             _check(all(arrays[name].dtype == np.float64 for name in _NUMBERS), "numbers must be float64")

@@ -1,7 +1,6 @@
-"""From whatever a user calls a table to columns: arrays, nested lists, pandas DataFrames, the dataframe interchange,
-columns of Arrow.
+"""From anything that a user may call a table to columns: arrays, nested lists, DataFrames, columns of Arrow.
 
-What is wrong with a table as a whole is said here, in scikit-learn's words where it has them. pandas is imported only
+Problems with a table as a whole are reported here, in scikit-learn's words if it has them. pandas is imported only
 for a pandas object, or for one that has to become one, and pyarrow only for columns of Arrow.
 """
 
@@ -37,7 +36,7 @@ _RESHAPE = (
 
 
 def read_columns(X: Any) -> tuple[list[str] | None, tuple[Column, ...]]:
-    """The names of the columns, or None, and the columns; an `InputError` tells the first thing that is wrong."""
+    """The names of the columns, or None, and the columns; an `InputError` names the first problem."""
     table = open_table(X)
     names = column_names(table)
     return names, tuple(read_column(table, position) for position in range(table.shape[1]))
@@ -109,7 +108,7 @@ def as_array(values: Any, name: str) -> Array:
     except Exception as error:  # somebody else's __array__ may raise anything
         raise InputError(f"{name} cannot be made an array: {error}; are all of its rows of one length?") from None
     if array.dtype.kind in "SU" and isinstance(values, list | tuple):
-        array = np.asarray(values, dtype=object)  # numpy made text of the numbers and the NaN among the text
+        array = np.asarray(values, dtype=object)  # numpy turned the numbers and NaN among the text into text
     if array.dtype.kind == "c":
         raise InputError(f"{name}: Complex data not supported; split it into real and imaginary parts")
     return array

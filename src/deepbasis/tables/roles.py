@@ -1,4 +1,4 @@
-"""Which part each column of a table in files plays, and the one place that checks it."""
+"""The role of each column of a table in files, and the one place that checks roles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_distinct(
     drop: Sequence[str] = (),
     named: Callable[[str], str] = str,
 ) -> None:
-    """A column has one part to play. `named` is how the user calls a role: target, or --target."""
+    """A column has one role. `named` is how the user calls a role: target, or --target."""
     roles: dict[str, str] = {}
     for role, column in (("target", target), ("weight", weight), ("groups", groups), *(("drop", one) for one in drop)):
         if column in roles:
@@ -41,7 +41,7 @@ def check_distinct(
 
 @dataclass(frozen=True)
 class Roles:
-    """Which part each column plays."""
+    """The role of each column."""
 
     features: list[str]
     target: str
@@ -131,7 +131,7 @@ def _numbers(block: FileBlock, column: str, role: str, check: Callable[[Array, s
 
 
 def _check_numbers(source: Source, role: str, column: str) -> None:
-    """Refuse a column of anything else, with the first value that is no number: one cell makes a CSV column text."""
+    """Refuse a column of anything else, with the first value that is not a number: one cell makes a CSV column text."""
     if source.kinds[column] in _NUMBERS:
         return
     remedy = "or choose another column"

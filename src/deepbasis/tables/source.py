@@ -1,4 +1,4 @@
-"""The one way from files to tables: files of one table, as a list of units that can each be read alone.
+"""The only reader of files: files of one table, as a list of units that can each be read alone.
 
     source = Source.open("sales/", drop=["row_id"])
     for unit in range(len(source.units)):
@@ -81,7 +81,7 @@ class Source:
             for name, type_ in file.types.items():
                 check_type(type_, name, place.name)
             chosen = selection.of(file.names, place)
-            has_rows = any(file.unit_rows)  # of a file without rows the names are to be trusted alone
+            has_rows = any(file.unit_rows)  # a file without rows has reliable names, but no types
             own = {name: kind_of(_type(file, name)) if has_rows else MISSING for name in chosen}
             if files:
                 _check_same(files[0].place, kinds, place, own)
@@ -93,7 +93,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """How messages call all of it: by its first file where there are several."""
+        """Its name in messages: that of its first file if there are several."""
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         return f"{self.files[0].place.name}{more}"
 
@@ -167,7 +167,7 @@ class Source:
             raise InputError(f"{self.name} has no rows: it needs at least one")
 
     def fingerprint(self) -> str:
-        """Of what the files are, not of what they hold: names, sizes and row counts."""
+        """A digest of names, sizes and row counts, not of the content."""
         sizes = [(file.place.relative, file.place.identity()[0]) for file in self.files]
         return hashlib.sha256(repr((sizes, self.file_rows, sorted(self.kinds.items()))).encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""One pass over a table in files, by any number of workers: all that preprocessing needs, and the rows held out.
+"""One pass over a table in files, by any number of workers: everything that preprocessing needs, and the held-out rows.
 
     statistics, held = scan(source, roles, held_out, units, block_rows)     # of this worker's units
     whole = TableStatistics.merged([...])                                   # of all workers
@@ -170,7 +170,7 @@ def scan(
     block_rows: int,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> tuple[TableStatistics, list[HeldRows]]:
-    """What the training rows of these units say, and their held-out rows. `progress` gets each number of rows read."""
+    """Statistics of these units' training rows, and their held-out rows. `progress` gets each number of rows read."""
     import pyarrow as pa
 
     statistics = TableStatistics.empty(roles.features, len(source.units))
@@ -187,7 +187,7 @@ def scan(
             hashes = position_hashes(file, block.first_row, len(block))[keep]
             statistics.add(unit, hashes, columns, y[keep], None if weight is None else weight[keep])
             if out.any():
-                copied = block.table.filter(pa.array(out)).combine_chunks()  # it must not hold the block
+                copied = block.table.filter(pa.array(out)).combine_chunks()  # it must not keep the block alive
                 held.append(HeldRows(unit, block.first_row, copied))
             progress(len(block))
     return statistics, held
@@ -234,7 +234,7 @@ class Encoder:
             yield rows if keep.all() else rows[keep]
 
     def held_rows(self, tables: Sequence[Any], name: str) -> Array:
-        """Of held-out rows; those of weight 0 are none."""
+        """Of held-out rows of positive weight."""
         parts = [self.rows(FileBlock(name, 0, table)) for table in tables]
         rows = np.concatenate([np.empty((0, self.width), dtype=self.dtype), *parts])
         return rows[self.present(rows)]

@@ -1,8 +1,8 @@
 """A table in memory, each column read once, and which of its rows are held out; the same for tables in files.
 
-In memory rows are held out by what they hold: the same rows in another order, or a row of weight 2 in place of two
-equal rows, give the same split. In files rows are held out by a hash of where they stand, or of the group that they
-belong to, so that every run, and every number of workers, holds out the same.
+In memory, rows are held out by their values: the same rows in another order, or a row of weight 2 in place of two equal
+rows, give the same split. In files, rows are held out by a hash of their position, or of the group that they belong to,
+so that every run, and every number of workers, holds out the same.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MOST_ROWS = 100_000
 """Held out of files at most (on average): they are kept in memory."""
 
 _MOST_CELLS = 10_000_000  # of them, whatever the number of columns
-_LEAST_ROWS = 1_000  # that a score of many columns can be told from
-_FEW = 10_000  # up to these the number is exact, beyond it is left to chance (to a few in a hundred)
+_LEAST_ROWS = 1_000  # enough for a reliable score of many columns
+_FEW = 10_000  # up to here the number is exact, beyond it is random (to within a few per cent)
 _PIECE = 1 << 20  # rows hashed at a time
 _EVERYTHING = 2**64
 
@@ -82,7 +82,7 @@ class Table:
         return table
 
     def without(self, held_out: Mask) -> tuple[Table, Table]:
-        """The rows to train on and the rows held out; all rows are both where the mask holds out none."""
+        """The rows to train on and the rows held out; if the mask holds out none, all rows are both."""
         return (self.rows(~held_out), self.rows(held_out)) if held_out.any() else (self, self)
 
 
@@ -130,8 +130,8 @@ def held_out_mask(labels: NDArray[np.int64], weight: Floats | None, fraction: fl
 def fold_masks(labels: NDArray[np.int64], weight: Floats | None, count: int) -> list[Mask]:
     """`held_out_mask` up to `count` times, with another part of the rows held out each time; one label gives one mask.
 
-    Labels stay together, so the parts differ in size. One with more than half of all rows is not held out, nor one
-    with less than half of its due, unless there is no other: too few rows to fit, or to stop a training by.
+    Labels stay together, so the parts differ in size. A part with more than half of all rows is not held out, nor one
+    with less than half of its share, unless there is no other: too few rows would be left to fit, or to validate on.
     """
     mass = np.bincount(labels, weight)
     if len(mass) == 1:

@@ -1,4 +1,4 @@
-"""What comes beside a table: the target y, the weights of the rows, and which rows belong together."""
+"""What comes with a table: the target y, the weights of the rows, and their groups."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from deepbasis.tables.reading import ESTIMATOR, as_array
 Floats = NDArray[np.float64]
 
 _LARGEST = 1e150
-"""Of y and of weights: their squares and sums stay finite."""
+"""Limit for y and weights: their squares and sums stay finite."""
 
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class TargetScaler:
-    """y to mean 0 and standard deviation 1, both weighted; `mean + scale * z` is the way back."""
+    """y to mean 0 and standard deviation 1, both weighted; `mean + scale * z` inverts it."""
 
     mean: float
     scale: float

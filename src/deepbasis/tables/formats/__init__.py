@@ -1,1 +1,1 @@
-"""File formats: a file for each. `deepbasis.registry.FORMATS` knows them by the endings of names."""
+"""File formats, one module each. `deepbasis.registry.FORMATS` finds them by the ending of a file's name."""

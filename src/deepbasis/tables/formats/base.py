@@ -1,7 +1,7 @@
-"""What a file format must give, so that `Source` can read its files and `write_table` can write them.
+"""What a file format must provide, so that `Source` can read its files and `write_table` can write them.
 
-A format is registered under the ending of its files' names: `deepbasis.register("format", ".jsonl", ...)`. Where a file
-is always read at once, `WholeFileFormat` makes a format of two functions.
+A format is registered under the ending of its files' names: `deepbasis.register("format", ".jsonl", ...)`. For files
+that are always read at once, `WholeFileFormat` makes a format from two functions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True)
 class TableFile:
-    """One file that was surveyed: its columns, and units of rows that can each be read alone."""
+    """One surveyed file: its columns, and units of rows that can be read independently."""
 
     place: Place
     names: Sequence[str]
@@ -50,7 +50,7 @@ class TableFile:
 
 class Format(Protocol):
     def survey(self, place: Place, selection: ColumnSelection) -> TableFile:
-        """Find out what a file holds; `selection.inside(names, place)` are the columns that will be asked for."""
+        """Find out what a file contains; `selection.inside(names, place)` are the columns that will be asked for."""
 
     def write(self, table: pd.DataFrame, to: BinaryIO) -> None:
         """Write `table`, without its index, to a file."""

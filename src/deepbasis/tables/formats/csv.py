@@ -1,9 +1,9 @@
 """CSV, plain or gzipped: UTF-8 text, cut into blocks of whole records, each of which can be read alone.
 
-A block ends at a line's end outside of quotes. As Arrow has it, a quotation mark opens them at the start of a field
-only: in `5" pipe` it is a character like any other. The types of the columns are those that all blocks agree on, as
-they would be if the file were read at once. pyarrow does the parsing: it is strict about short rows. What cannot be
-read as it stands is refused with its line and what to do; nothing is guessed, skipped or filled in.
+A block ends at a line's end outside of quotes. As in Arrow, a quotation mark opens quotes only at the start of a field:
+in `5" pipe` it is an ordinary character. The types of the columns are those that all blocks agree on, as they would be
+if the file were read at once. pyarrow does the parsing: it is strict about short rows. Anything else is refused, with
+its line and what to do; nothing is guessed, skipped or filled in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OTHERS = {
     codecs.BOM_UTF16_LE: "is UTF-16 text: save it as UTF-8",
     codecs.BOM_UTF16_BE: "is UTF-16 text: save it as UTF-8",
 }
-"""Files of another kind, by what they begin with."""
+"""Other kinds of files, by their first bytes."""
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _ENDS_A_FIELD = np.isin(np.arange(256), list(b",\n\r"))
@@ -104,7 +104,7 @@ class Csv:
         rest = b""
         for piece in self._pieces(place):
             rest += piece
-            # Empty lines go to the next block: at the end of the file there is none, and they are nothing.
+            # Empty lines go to the next block; at the end of the file they are ignored.
             cut = len(_without_end(rest[: _last_end_of_record(rest)]))
             if cut:
                 yield start, line, rest[:cut]
@@ -161,8 +161,8 @@ def _parse(
     """The `chosen` columns as an Arrow table; those without a given type have the type of what stands in them.
 
     `missing` are the cells that hold no value, by default Arrow's and None, in every column. `content` begins with the
-    header where `first_line` is 1, and holds rows alone elsewhere. An empty line is no row; but of a single column it
-    is how a missing value is written.
+    header where `first_line` is 1, and holds rows alone elsewhere. An empty line is not a row, except in a single
+    column, where it is a missing value.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
@@ -171,7 +171,7 @@ def _parse(
     whole = content if content.endswith((b"\n", b"\r")) else content + b"\n"
     single = len(header) == 1
     if single and first_line == 1:
-        whole = whole.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")  # what is before the header is nothing
+        whole = whole.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")  # empty lines before the header are ignored
 
     def read(types: Mapping[str, Any]) -> pa.Table:
         return arrow_csv.read_csv(
@@ -273,7 +273,7 @@ def _parse_error(content: bytes, width: int, name: str, error: Exception, first_
 
 
 def _without_end(content: bytes) -> bytes:
-    """Without the empty lines at its end, which are no rows even of a single column."""
+    """Without the empty lines at its end, which are never rows."""
     kept = len(content.rstrip(b"\r\n"))
     line_end = 2 if content[kept : kept + 2] == b"\r\n" else 1
     return content[: kept + line_end] if content[:kept].removeprefix(codecs.BOM_UTF8) else b""
