@@ -19,6 +19,7 @@ CHECK_SHAPES = os.environ.get("DEEPBASIS_CHECK_SHAPES", "1") == "1"
 if CHECK_SHAPES and find_spec("beartype"):
     install_import_hook("deepbasis.gp", "beartype.beartype")
 
+import support.own  # noqa: E402, F401  before a test registers a name of its own
 
 SEVERAL_PROCESSES = {"workers", "two_workers"}
 """Fixtures whose tests are all slow: each process imports torch, and two cores have two tests to run already."""

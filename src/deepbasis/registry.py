@@ -62,7 +62,12 @@ EXPANSIONS: Registry[Callable[..., nn.Module]] = Registry(
 
 EMBEDDINGS: Registry[Callable[[int], nn.Module] | None] = Registry(
     "embedding",
-    {"none": None, "periodic": "deepbasis.gp.embedding:Periodic", "fourier": "deepbasis.gp.embedding:Fourier"},
+    {
+        "none": None,
+        "periodic": "deepbasis.gp.embedding:Periodic",
+        "fourier": "deepbasis.gp.embedding:Fourier",
+        "piecewise-linear": "deepbasis.gp.embedding:piecewise_linear",
+    },
 )
 """(number of columns) -> embedding."""
 

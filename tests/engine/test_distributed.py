@@ -27,9 +27,8 @@ from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, InputError, WorkerError
 from deepbasis.gp import exact
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.objectives import Whole
-from deepbasis.registry import OBJECTIVES
+from support.own import METHODS, OBJECTIVES
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 

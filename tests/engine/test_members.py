@@ -12,10 +12,10 @@ from torch import Tensor
 from deepbasis.engine.members import Ensemble, Member, Stack
 from deepbasis.errors import InputError, NumericalError
 from deepbasis.gp.expansion import RBF
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import elbo
 from deepbasis.gp.predictive import Predictive, mixture
+from support.own import METHODS
 
 CPU = torch.device("cpu")
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}

@@ -9,7 +9,7 @@ from torch import Tensor
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import HISTORY
 from deepbasis.engine.training import train
-from deepbasis.gp.methods import METHODS
+from support.own import METHODS
 from support.validation import score
 
 

@@ -15,9 +15,8 @@ from deepbasis.engine.optimiser import factor
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.gp import exact
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.registry import OBJECTIVES
+from support.own import METHODS, OBJECTIVES
 from support.validation import score
 
 

@@ -8,7 +8,7 @@ import torch
 from deepbasis.engine.settings import Settings, settings_for
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError
-from deepbasis.gp.methods import METHODS
+from support.own import METHODS
 
 
 def test_the_global_random_state_is_left_alone(lab):

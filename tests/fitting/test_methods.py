@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deepbasis.gp.methods import METHODS
+from support.own import METHODS
 from support.regressors import easy, mixed, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,9 +15,9 @@ from deepbasis import DeepBasisRegressor, storage
 from deepbasis.errors import FileFormatError
 from deepbasis.fitting.fitted import KIND
 from deepbasis.gp.calibration import Calibration
-from deepbasis.gp.methods import METHODS
 from support.choosing import TAKING
 from support.model_files import Metadata, assert_same, forged, mixed, numbers, small
+from support.own import METHODS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

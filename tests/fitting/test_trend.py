@@ -20,8 +20,8 @@ from deepbasis.errors import InputError
 from deepbasis.fitting.start import straight_line
 from deepbasis.gp import exact
 from deepbasis.gp.build import build
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
+from support.own import METHODS
 from support.recipes import FEW_STEPS
 from support.runs import prepared, prepared_stream
 

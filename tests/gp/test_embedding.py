@@ -18,8 +18,8 @@ from deepbasis.gp.backbone import ResNet
 from deepbasis.gp.build import build
 from deepbasis.gp.embedding import Fourier, Periodic, PiecewiseLinear, quantile_edges
 from deepbasis.gp.expansion import SiLU
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.posterior import WeightPosterior
+from support.own import METHODS
 
 D, H, R = 3, 8, 6
 EDGES = torch.tensor([[0.0, 1.0, 3.0], [-1.0, -1.0, 2.0], [0.5, 2.5, 2.5]], dtype=torch.float64)
@@ -389,6 +389,14 @@ def test_frequencies_do_not_decay():
     AdamW(leaves, model.parameter_groups(), learning_rate=0.1, weight_decay=0.5).step()
     assert torch.equal(leaves["backbone.embedding.c"], before["backbone.embedding.c"])
     assert torch.allclose(leaves["backbone.project.weight"], 0.95 * before["backbone.project.weight"])
+
+
+def test_a_registered_piecewise_linear_embedding_starts_at_the_rows():
+    model = building("piecewise-linear")(Member(seed=3))
+    model.start_at(DATA.x.float(), torch.Generator())
+    embedding = model.backbone.embedding
+    assert torch.equal(embedding.edges, quantile_edges(DATA.x.float(), 16))
+    assert embedding.width == 16 * D
 
 
 def test_the_checkpoint_of_other_edges_is_refused(tmp_path):

@@ -14,8 +14,8 @@ from torch import Tensor
 from deepbasis.gp import exact
 from deepbasis.gp.build import build
 from deepbasis.gp.expansion import RBF, SiLU
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
+from support.own import METHODS
 
 D, R, H = 3, 10, 8
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from deepbasis.gp.build import build
 from deepbasis.gp.likelihoods import NOISE_FLOOR, GaussianLikelihood, Likelihood
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.registry import LIKELIHOODS
+from support.own import METHODS
 
 D, R, H = 3, 10, 8
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}

@@ -17,10 +17,9 @@ from deepbasis.gp.backbone import Identity, ResNet
 from deepbasis.gp.build import build
 from deepbasis.gp.expansion import RBF
 from deepbasis.gp.likelihoods import NOISE_FLOOR, GaussianLikelihood
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
-from deepbasis.registry import OBJECTIVES
+from support.own import METHODS, OBJECTIVES
 
 D, R, H = 3, 10, 8
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}

@@ -15,7 +15,7 @@ from deepbasis.gp import exact, objectives
 from deepbasis.gp.build import build
 from deepbasis.gp.model import DeepBasisGP, Terms
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
-from deepbasis.registry import OBJECTIVES
+from support.own import OBJECTIVES
 
 N = 50.0  # rows of the training set, of which a batch is a part
 ALPHA, BETA = 0.3, 0.7

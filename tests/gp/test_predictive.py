@@ -306,6 +306,60 @@ def test_interval_is_95_percent_unless_told(predictive):
     assert all(map(torch.equal, predictive.interval(), predictive.interval(0.95)))
 
 
+SEVERAL = [0.5, 1e-9, 0.975, 0.3, 1.0 - 1e-9, 0.3, 0.025]
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda q: torch.tensor(q).double()], ids=["list", "numpy", "torch"])
+def test_several_levels_at_once_are_each_of_them(predictive, kind):
+    levels = kind([0.5, 0.25, 0.875]) if kind is not list else SEVERAL  # numbers that float32 has too
+    together = predictive.quantile(levels)
+    alone = torch.stack([predictive.quantile(float(level)) for level in levels], 1)
+    assert_close(together, alone.double(), 8 * torch.finfo(dtype_of(predictive)).eps, scale=float(alone.abs().max()))
+
+
+def test_quantiles_never_fall_as_the_level_rises(predictive):
+    """Levels so close to each other that rounding decides."""
+    levels = 0.3 + 1e-12 * torch.arange(40, dtype=torch.float64)
+    together = predictive.quantile(levels)
+    assert bool((together.diff(dim=1) >= 0).all())
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    tolerance = 8 * torch.finfo(dtype_of(predictive)).eps
+    assert_close(predictive.quantile(levels[order]), together[:, order].double(), tolerance, scale=10.0)
+
+
+# --- densities, rows ---
+
+
+def test_pdf_is_the_derivative_of_the_cdf(predictive):
+    p, y = predictive, targets(torch.float64)
+    p = type(p)(*(None if t is None else t.double() for t in vars(p).values()))
+    step = 1e-4
+    assert_close(p.pdf(y), (p.cdf(y + step) - p.cdf(y - step)) / (2 * step), 1e-6)
+    assert torch.equal(p.pdf(y), p.log_prob(y).exp())
+
+
+SOME = {"slice": slice(2, 7), "steps": slice(None, None, 3), "list": [4, 1, 1], "mask": np.arange(ROWS) % 2 == 0}
+
+
+@pytest.mark.parametrize("rows", SOME.values(), ids=SOME)
+def test_some_rows_are_predicted_as_among_all(predictive, rows):
+    part, y = predictive[rows], targets(dtype_of(predictive))
+    assert len(predictive) == ROWS
+    assert len(part) == len(predictive.mean[rows])
+    tolerance = 8 * torch.finfo(dtype_of(predictive)).eps  # sums over components may be added up in another order
+    assert_close(part.mean, predictive.mean[rows].double(), tolerance, scale=10.0)
+    assert_close(part.log_prob(y[rows]), predictive.log_prob(y)[rows].double(), tolerance, scale=100.0)
+    assert_close(part.quantile([0.1, 0.9]), predictive.quantile([0.1, 0.9])[rows].double(), tolerance, scale=10.0)
+
+
+def test_a_row_by_its_number_is_a_distribution_of_one(predictive):
+    assert [len(one) for one in predictive] == [1] * ROWS
+    assert_close(torch.cat([one.mean for one in predictive]), predictive.mean.double(), 1e-6, scale=10.0)
+    assert torch.equal(predictive[-1].mean, predictive[ROWS - 1].mean)
+    with pytest.raises(IndexError):
+        predictive[ROWS]
+
+
 # --- samples ---
 
 

@@ -13,9 +13,8 @@ from deepbasis.gp.build import build
 from deepbasis.gp.exact import fit_posterior
 from deepbasis.gp.expansion import RBF
 from deepbasis.gp.likelihoods import GaussianLikelihood
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.registry import OBJECTIVES
+from support.own import METHODS, OBJECTIVES
 
 D, R, H = 3, 8, 8
 ROWS = 1000

@@ -17,10 +17,9 @@ from deepbasis.gp.backbone import Identity, ResNet
 from deepbasis.gp.build import build
 from deepbasis.gp.expansion import RBF, PassThrough, SiLU
 from deepbasis.gp.likelihoods import GaussianLikelihood
-from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
-from deepbasis.registry import OBJECTIVES
+from support.own import METHODS, OBJECTIVES
 
 MEMBERS, B, D, R, H = 3, 12, 3, 6, 5
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

@@ -31,12 +31,8 @@ class PredictiveDistribution:
     def __getitem__(self, rows: Any) -> PredictiveDistribution:
         """Of a slice, a mask or a list of rows; of one row by its number it is a distribution of one."""
         if isinstance(rows, int | np.integer):
-            rows = [range(len(self))[int(rows)]]
-        index = rows if isinstance(rows, slice) else torch.as_tensor(np.asarray(rows))
-        mixture = self.tensors
-        return PredictiveDistribution(
-            GaussianMixture(mixture.means[:, index], mixture.variances[:, index], mixture.weights)
-        )
+            return PredictiveDistribution(self.tensors[int(rows)])
+        return PredictiveDistribution(self.tensors[rows if isinstance(rows, slice) else np.asarray(rows)])
 
     def __repr__(self) -> str:
         return f"PredictiveDistribution({len(self)} rows)"
@@ -59,7 +55,7 @@ class PredictiveDistribution:
         if levels.ndim > 1 or levels.size == 0:
             raise InputError(f"q must be a level or a list of levels, got {q!r} of shape {levels.shape}")
         checked = [check_level(level) for level in np.atleast_1d(levels)]
-        found = np.stack([self.tensors.quantile(level).numpy() for level in checked], 1)
+        found = self.tensors.quantile(checked).numpy()
         return found if levels.ndim else found[:, 0]
 
     def interval(self, coverage: float = 0.95) -> tuple[Floats, Floats]:
@@ -72,7 +68,7 @@ class PredictiveDistribution:
         return self.tensors.cdf(y).numpy()
 
     def pdf(self, y: ArrayLike) -> Floats:
-        return np.exp(self.log_prob(y))
+        return self.tensors.pdf(y).numpy()
 
     def log_prob(self, y: ArrayLike) -> Floats:
         return self.tensors.log_prob(y).numpy()

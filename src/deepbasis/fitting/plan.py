@@ -66,6 +66,7 @@ class Architecture:
             blocks=self.blocks,
             inner=self.inner,
             embedding=self.embedding,
+            likelihood=self.likelihood,
             noise=member.noise,
             slope=member.slope,
             jitter=self.jitter,

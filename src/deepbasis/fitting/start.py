@@ -13,8 +13,8 @@ from torch import Tensor
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Build, Member
 from deepbasis.fitting.plan import Architecture, Candidate
-from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
+from deepbasis.registry import LIKELIHOODS
 
 _MOST_ROWS = 20_000  # of more rows every m-th is looked at
 _RIDGE = 1e-3  # the penalty, a row
@@ -52,9 +52,9 @@ def straight_line(rows: Rows) -> Line:
     return Line(tuple(slope.tolist()), left, variance, 1.0 / float(w.square().sum()))
 
 
-def starting_noise(line: Line) -> float:
+def starting_noise(line: Line, likelihood: str = "gaussian") -> float:
     """A noise variance to start from."""
-    return GaussianLikelihood.starting_noise(line.variance_left)
+    return float(LIKELIHOODS[likelihood].starting_noise(line.variance_left))
 
 
 def starting_members(candidate: Candidate, seeds: list[int], line: Line | None, start_from_data: bool) -> list[Member]:
@@ -64,7 +64,7 @@ def starting_members(candidate: Candidate, seeds: list[int], line: Line | None, 
     """
     noise = Member().noise
     if line is not None and start_from_data:
-        noise = float(f"{starting_noise(line):.3g}")
+        noise = float(f"{starting_noise(line, candidate.architecture.likelihood):.3g}")
     slopes = _slopes_by_turns(line, candidate.architecture.trend)
     return [
         Member(seed=seed, alpha=alpha, beta=beta, noise=noise, slope=slope)
@@ -86,7 +86,7 @@ def distinct_rows(rows: Rows) -> int:
 
 
 def builder(architecture: Architecture, columns: int, at: Rows | None = None) -> Build:
-    """Makes members' models; with `at` the expansion starts from these rows, if it is of a kind that does."""
+    """Makes members' models; with `at` their embedding and their kernel start from these rows, if they can."""
     some = None if at is None else _some(at.x)
 
     def build(member: Member) -> DeepBasisGP:

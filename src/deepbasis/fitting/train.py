@@ -114,7 +114,7 @@ class Runner:
         if self.plan.start_from_data or architecture.trend == "linear":
             line = team.broadcast_object(straight_line(rows))
         members = starting_members(candidate, team.broadcast_object(list(seeds)), line, self.plan.start_from_data)
-        build = builder(architecture, self.columns, rows if from_rows else None)
+        build = builder(architecture, self.columns, rows if from_rows or architecture.embedding != "none" else None)
         device = torch.device(self.plan.device)
 
         def trained(candidate: Candidate, checkpoint: str | PathLike[str] | None) -> Trained:

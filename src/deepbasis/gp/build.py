@@ -39,8 +39,9 @@ def build(
     float32; `.double()` gives the same start in float64.
 
     `inner` is the width inside a block, by default `width`. `embedding` comes before the backbone: None or "none";
-    "periodic" or "fourier"; a ready module, of which the model has a copy (`PiecewiseLinear(quantile_edges(x, 16))`);
-    or a function that makes one, with parameters from the seed (`lambda: Periodic(d, 16, scale=0.5)`).
+    another name that is registered; a ready module, of which the model has a copy
+    (`PiecewiseLinear(quantile_edges(x, 16))`); or a function that makes one, with parameters from the seed
+    (`lambda: Periodic(d, 16, scale=0.5)`).
 
     `likelihood` is the name of one, or a function that makes one from its starting `noise`.
 

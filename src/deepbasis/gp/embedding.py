@@ -1,8 +1,9 @@
 """Numerical embeddings: the input columns as more of them, before the backbone (Gorishniy, Rubachev and Babenko, 2022,
 "On embeddings for numerical features in tabular deep learning").
 
-NOTE[DIFF]: the paper of this method has none. An embedding is any module with an attribute `width`, the number of
-columns that its `forward(x)` returns. New ones are added here.
+NOTE[DIFF]: the paper of this method has none. An embedding is any module, made as `cls(d)`, with an attribute `width`,
+the number of columns that its `forward(x)` returns. It may have a method `start_at(x, generator)` if it starts from
+data.
 """
 
 import math
@@ -86,6 +87,10 @@ class PiecewiseLinear(nn.Module):
         self.width = self.columns * (count - 1)
         self.register_buffer("edges", edges.detach().clone())
 
+    def start_at(self, x: Float[Tensor, "n d"], generator: torch.Generator) -> None:
+        """As many bins as there are, with about equally many rows each."""
+        self.edges.copy_(quantile_edges(x, self.edges.shape[1] - 1))
+
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
         edges = self.edges.to(x.dtype)
         left, right = edges[:, :-1], edges[:, 1:]
@@ -94,6 +99,12 @@ class PiecewiseLinear(nn.Module):
         low = torch.zeros_like(left).masked_fill(left == edges[:, :1], -math.inf)
         high = torch.ones_like(right).masked_fill(right == edges[:, -1:], math.inf)
         return torch.where(has_width, t.clamp(low, high), 0.0).flatten(1)
+
+
+def piecewise_linear(d: int) -> PiecewiseLinear:
+    """With 16 bins a column, between -1 and 1 until it starts from data."""
+    edges = torch.linspace(-1.0, 1.0, 17, device="cpu")  # never on "meta", where nothing can be checked
+    return PiecewiseLinear(edges.repeat(check_positive_int("d", d), 1))
 
 
 def quantile_edges(x: Float[Tensor, "n d"], bins: int) -> Float[Tensor, "d edges"]:

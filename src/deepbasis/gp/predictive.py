@@ -17,8 +17,8 @@ Targets = Float[Tensor, " n"] | ArrayLike
 """A number for each of n rows."""
 Levels = float | Sequence[float] | np.ndarray | Tensor
 """One level of a quantile, or k of them."""
-Rows = slice | Sequence[int] | np.ndarray | Tensor
-"""A slice, or the numbers or a mask of rows."""
+Rows = int | slice | Sequence[int] | np.ndarray | Tensor
+"""The number of a row, a slice, or the numbers or a mask of rows."""
 
 _MOST_STEPS = 200  # bisection alone would need about 60 in float64; Newton's usual number is 9
 _WEIGHT_ERROR = 1e-5  # of their sum: what float32 may round
@@ -91,7 +91,7 @@ class Gaussian(Predictive):
     variance: Float[Tensor, " n"]
 
     def __getitem__(self, rows: Rows) -> "Gaussian":
-        at = _index(rows)
+        at = _index(rows, len(self))
         return Gaussian(self.mean[at], self.variance[at])
 
     def cdf(self, y: Targets) -> Float[Tensor, " n"]:
@@ -132,7 +132,7 @@ class GaussianMixture(Predictive):
             raise InputError(f"weights must not be negative and must sum to 1, got {self.weights.tolist()}")
 
     def __getitem__(self, rows: Rows) -> "GaussianMixture":
-        at = _index(rows)
+        at = _index(rows, len(self))
         return GaussianMixture(self.means[:, at], self.variances[:, at], self.weights)
 
     def _average(self, values: Float[Tensor, "e m"]) -> Float[Tensor, " m"]:
@@ -235,9 +235,10 @@ def mixture(members: list[Gaussian]) -> GaussianMixture:
     return GaussianMixture(torch.stack([g.mean for g in members]), torch.stack([g.variance for g in members]))
 
 
-def _index(rows: Rows) -> slice | Tensor:
-    if isinstance(rows, int | np.integer):
-        raise TypeError(f"a single row is a slice too: [{rows}:{rows + 1}]")
+def _index(rows: Rows, count: int) -> slice | Tensor:
+    """One row by its number is a distribution of one."""
+    if isinstance(rows, int):
+        rows = [range(count)[rows]]
     return rows if isinstance(rows, slice) else torch.as_tensor(rows)
 
 
@@ -254,7 +255,7 @@ def _targets(y: Targets, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
 
 def _levels(q: Levels) -> Float[Tensor, ""] | Float[Tensor, " k"]:
     """In float64: q = 1 - 1e-9 is 1 in float32."""
-    found = np.asarray(q.detach().cpu() if isinstance(q, Tensor) else q)
+    found = np.asarray(q.detach().cpu().numpy() if isinstance(q, Tensor) else q)
     for level in found.ravel().tolist() or [None]:
         if not 0.0 < check_number("q", level) < 1.0:
             raise InputError(f"a quantile's level must lie strictly between 0 and 1, got {level!r}")
