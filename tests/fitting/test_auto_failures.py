@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from deepbasis.engine.distributed import Team
 from deepbasis.errors import FitWarning, NumericalError
 from deepbasis.fitting.train import Execution
 from support.choosing import TAKING, Workers, assert_same, easy, kernel, small
-from support.recipes import only
+from support.recipes import only, recipe
 from support.runs import Watch, as_model, ctrl_c, fit, power_failure, watched
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -89,6 +91,28 @@ def test_all_workers_choose_as_the_first_does(tmp_path: Path, two_workers: Worke
     done = two_workers(tmp_path / "worker.py", tmp_path / "t.parquet", Path(__file__).parents[1])
     assert done.returncode == 0, done.stderr
     assert done.stdout == "True\n"
+
+
+@dataclass(frozen=True)
+class Outvoted(Team):
+    """A worker alone that is told what the first has found: which kernel is likelier, and whether it is as good."""
+
+    kernel: int | None = None
+    as_good: bool | None = None
+
+    def broadcast_object(self, value: Any) -> Any:
+        if isinstance(value, bool):
+            return value if self.as_good is None else self.as_good
+        return self.kernel if isinstance(value, int) and self.kernel is not None else value
+
+
+def test_a_worker_takes_what_the_first_has_chosen() -> None:
+    model = small(recipe=recipe("five exact steps, once", exact_steps=5, shallow_noise_rate=1e-3), learning_rate=1e-9)
+    alone = fit(model, *easy(), Execution())
+    assert alone.chosen > 0
+    other = 2 - alone.chosen  # the place of the other kernel among the two
+    assert fit(model, *easy(), Execution(team=Outvoted(kernel=other))).chosen == other + 1
+    assert fit(model, *easy(), Execution(team=Outvoted(as_good=False))).chosen == 0
 
 
 def test_a_network_that_fails_is_an_error_and_no_kernel_is_trained() -> None:

@@ -10,6 +10,7 @@ from deepbasis.engine.members import Member
 from deepbasis.fitting.plan import Candidate
 from deepbasis.fitting.start import Line, builder, starting_members, starting_noise, straight_line
 from support.choosing import easy, small
+from support.recipes import recipe
 from support.runs import prepared
 
 
@@ -72,3 +73,40 @@ def test_without_rows_it_starts_as_the_paper_says() -> None:
         assert float(Z.abs().max()) <= 1.0
         members = starting_members(candidate, [1], None, False)
         assert {member.noise for member in members} == {1e-2}
+
+
+# ---- a fit whose learning rates are nothing stays where it starts
+
+
+SHALLOW = [{"method": method, "objective": "mml"} for method in ("sv-rbf", "sv-rbf-linear")]
+NOTHING = 1e-12
+STILL = recipe(
+    "still",
+    exact_steps=1,
+    learning_rate=NOTHING,
+    noise_learning_rate=NOTHING,
+    shallow_learning_rate=NOTHING,
+    shallow_kernel_rate=NOTHING,
+    shallow_noise_rate=NOTHING,
+)
+
+
+@pytest.mark.parametrize("changes", [{"method": "dbk-silu"}, *SHALLOW], ids=lambda changes: changes["method"])
+def test_a_fit_starts_with_the_noise_that_its_rows_suggest(changes: dict[str, str]) -> None:
+    model = small(recipe=STILL, epochs=1, **changes).fit(*easy())
+    _, plan, data = prepared(model, *easy())
+    expected = starting_noise(straight_line(data.folds(plan)[0].data))
+    for one in model.fitted_.models:
+        assert one.noise().item() == pytest.approx(expected, rel=5e-3)
+
+
+def test_a_fit_of_a_shallow_kernel_starts_at_its_rows() -> None:
+    for changes in (*SHALLOW, {"method": "dbk-rbf"}, {**SHALLOW[0], "recipe": "paper", "learning_rate": NOTHING}):
+        model = small(**{"recipe": STILL, "epochs": 1, "members": 1, **changes}).fit(*easy())
+        _, plan, data = prepared(model, *easy())
+        Z = model.fitted_.models[0].expansion.Z.detach()
+        at_rows = model.method_ != "dbk-rbf" and model.recipe != "paper"
+        if Z.shape[1] == 3:
+            there = torch.cdist(Z, data.folds(plan)[0].data.x) < 1e-6
+            assert there.sum(1).tolist() == [int(at_rows)] * len(Z)
+        assert at_rows or float(Z.abs().max()) <= 1.0 + 1e-6

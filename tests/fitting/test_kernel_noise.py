@@ -10,7 +10,8 @@ import pytest
 from deepbasis import DeepBasisRegressor
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.train import Execution
-from support.choosing import Floats
+from deepbasis.progress import EpochReport
+from support.choosing import Floats, kernel
 from support.recipes import recipe
 from support.runs import Watch, ctrl_c, fit, power_failure, watched
 
@@ -61,6 +62,29 @@ def test_a_second_training_that_is_interrupted_is_as_none(epoch: int, act: Calla
     fitted: Fitted = fit(model, *experiment(0.0), Execution(progress=watch))
     assert watch.trainings == 2
     assert fitted.interrupted
+    np.testing.assert_array_equal(fitted.history[0]["noise"], first.history[0]["noise"])
+
+
+@pytest.mark.parametrize("when", [(0, 40), (1, 7)], ids=["at once", "halfway"])
+def test_a_second_training_that_fails_is_as_none(when: tuple[int, int]) -> None:
+    """The kernel is NaN from then on, until the training has ended by it."""
+    factor = [1.0]
+
+    def spoil() -> None:
+        factor[0] = math.nan
+
+    watch = Watch(*when, spoil)
+
+    def progress(report: EpochReport) -> None:
+        watch(report)
+        if report.active == 0 and watch.seen[-1][0] == 1:
+            factor[0] = 1.0
+
+    model = DeepBasisRegressor(**{**KERNEL, "method": kernel(f"sv-nan-{when}", lambda: factor[0])}, recipe=FORTY_STEPS)
+    fitted = fit(model, *experiment(0.0), Execution(progress=progress))
+    assert watch.seen[-1] == (1, when[1] % 40 + 1)
+    first = fit(model.set_params(epochs=40), *experiment(0.0), Execution())
+    assert (fitted.interrupted, fitted.warnings) == (False, first.warnings)
     np.testing.assert_array_equal(fitted.history[0]["noise"], first.history[0]["noise"])
 
 

@@ -319,7 +319,9 @@ def test_members_of_a_small_table_hold_out_different_rows(rows, spec, parts, fra
         (2_001, 0.01, {"trend": "none"}, "none"),
         (2_001, 0.01, {"recipe": "paper"}, "none"),
         (2_001, 0.01, {"method": "sv-rbf"}, "none"),
+        (2_001, 0.01, {"method": "dbk-rbf"}, "half"),
         (100, None, {"trend": "linear"}, "linear"),
+        (2_001, 0.9, {"trend": "linear", "members": 1, "recipe": "paper"}, "linear"),
     ],
     ids=str,
 )
@@ -350,9 +352,10 @@ def test_a_plan_is_frozen_and_can_be_read():
     ]
 
 
-def test_a_fit_follows_its_plan_and_says_who_won():
+def test_a_fit_follows_its_plan_and_says_who_won(few_exact_steps):
     X = np.random.default_rng(0).normal(size=(60, 2))
-    model = DeepBasisRegressor(members=2, epochs=2, rank=8, width=8, blocks=1, random_state=0, device="cpu")
+    sizes = {"members": 2, "epochs": 2, "rank": 8, "width": 8, "blocks": 1}
+    model = DeepBasisRegressor(**sizes, recipe=few_exact_steps, random_state=0, device="cpu")
     asked = model.plan(X, X[:, 0])
     model.fit(X, X[:, 0])
     assert model.plan_ == asked

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,8 @@ class Watch:
 
 def prepared(model: DeepBasisRegressor, X: Any, y: Any, **more: Any) -> tuple[Spec, Plan, TableData]:
     spec = Spec.of(model)
-    weight, groups = more.pop("sample_weight", None), more.pop("groups", None)
-    data = TableData.of(spec, Table.read(X, y, weight, groups), **more)
+    validation = partial(Table.for_validation, more["X_val"], more["y_val"]) if "X_val" in more else None
+    data = TableData.of(spec, Table.read(X, y, more.get("sample_weight"), more.get("groups")), validation)
     return spec, make_plan(spec, data.facts(spec)), data
 
 
