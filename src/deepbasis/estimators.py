@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ignore[misc]
-    __doc__ = f"""A predictive distribution for every row, by Gaussian processes with deep basis kernels.
+    __doc__ = f"""Regression that predicts a distribution for every row: Gaussian processes with deep basis kernels.
 
     Parameters
     ----------
@@ -42,23 +42,23 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     Attributes
     ----------
     plan_ : Plan
-        What every "auto" has come to: `print(model.plan_)`.
+        What every "auto" was resolved to: `print(model.plan_)`.
     fitted_ : Fitted
-        Everything else that the fit has given.
+        Everything else that the fit produced.
     method_, embedding_, trend_ : str
-        What "auto" has come to. `trend_` may be "half": every second member.
+        What "auto" was resolved to. `trend_` may be "half": every second member.
     rank_, inner_ : int
-        Basis functions, which of a shallow kernel are no more than its distinct rows (those of a linear kernel, one a
-        column, come on top); width inside a block.
+        Number of basis functions, and width inside a block. A shallow kernel has no more basis functions than there are
+        distinct rows; a linear kernel adds one for each column.
     jitter_ : float
-        Of the kernel matrix of inducing points, relative to its diagonal.
+        Jitter of the kernel matrix of inducing points, relative to its diagonal.
     history_ : tuple of dict
-        For each member "train_loss", "validation" and "noise" (standardised units), a number an epoch. Of a shallow
-        kernel "validation" is of rows that it was trained on too.
+        For each member "train_loss", "validation" and "noise" (standardised units), one number per epoch. For a
+        shallow kernel "validation" includes rows that it was trained on.
     validation_ : dict
-        Metrics on the rows held out, in the target's units. With calibration they are flattering: it was fitted to
-        these very rows. Where members hold out different rows, each row is predicted by members that have not seen it,
-        and not by the whole ensemble; of a shallow kernel by its posterior given the other rows.
+        Metrics on the held-out rows, in the target's units. With calibration they are optimistic, because it was fitted
+        to the same rows. If members hold out different rows, each row is predicted by the members that have not seen
+        it, not by the whole ensemble; for a shallow kernel, by its posterior given the other rows.
     noise_ : ndarray
         Noise variance of each member, in squared units of the target, before calibration.
     calibration_ : Calibration or None
@@ -66,7 +66,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     alpha_, beta_ : float
         The weights of the regularisers; a shallow kernel has none.
     rows_ : int
-        Rows of the table that was fitted, validation rows among them.
+        Rows of the fitted table, validation rows included.
     """
 
     fitted_: Fitted
@@ -99,9 +99,9 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     ) -> Self:
         """Fit to a table X (array or DataFrame) and a target y; validate on X_val, y_val if given.
 
-        A row of `sample_weight` k counts as k rows: weights that are no counts (areas, 1 / variance) should have a mean
-        of 1, or the model takes itself to have seen more rows than there are. Rows of one value of `groups` (a patient,
-        a site) are held out together, so that selection and calibration are for new groups.
+        A row of `sample_weight` k counts as k rows: weights that are not counts (areas, 1 / variance) should have a
+        mean of 1; otherwise the model assumes more rows, or fewer, than there are. Rows of one value of `groups` (a
+        patient, a site) are held out together, so that selection and calibration are for new groups.
         """
         spec, plan, data = self._prepared(X, y, sample_weight, groups, X_val, y_val)
         return self._take(fit_table(spec, plan, data))
@@ -208,9 +208,9 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     ) -> Callable[[Any], Floats]:
         """Draws of the noise-free function: X -> [rows, n]; the same n functions at every call.
 
-        Their variance is the calibrated one, by draws that are as much farther from their member's mean. Of a method
-        with inducing points, such as the shallow kernels that a small table may have, they lack the correction of
-        Eq. 4, which has no weights to draw: far from all rows they are nearer together than `predict_dist` says.
+        Their variance is the calibrated one: each draw's distance from its member's mean is scaled to match. For a
+        method with inducing points, such as the shallow kernels of small tables, they lack the correction of Eq. 4,
+        which has no weights to draw: far from all rows they spread less than `predict_dist` says.
         """
         check_is_fitted(self)
         return self.fitted_.sample_functions(n, random_state)
@@ -234,9 +234,9 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     ) -> list[Path]:
         """Predict a table in files, of any size, into Parquet files of the same names in the folder `out`.
 
-        Each has the columns named by `ids` (of a CSV as they stand in it, which is text), then mean, std, the ends of
-        the interval and the quantiles. A part that stands there already, made by this model of this input, is left as
-        it is. Workers of a `team` share the files.
+        Each has the columns named by `ids` (copied as text from a CSV), then mean, std, the ends of the interval and
+        the quantiles. A file that this model already made from this input is kept. Workers of a `team` share the
+        files.
         """
         check_is_fitted(self)
         columns = prediction_columns(coverage, quantiles)

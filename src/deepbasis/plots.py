@@ -138,7 +138,7 @@ def training_history(ax: Axes, history: Mapping[str, ArrayLike] | Sequence[Mappi
             best = int(np.nanargmin(validation))
             dot: dict[str, Any] = {"color": VERMILLION, "markersize": 4, "label": None if k else "best epoch"}
             ax.plot(epochs[best], validation[best], "o", **dot)
-    ax.set(xlabel="epoch", ylabel="nats a row")
+    ax.set(xlabel="epoch", ylabel="nats per row")
     return _tidy(ax)
 
 

@@ -163,7 +163,7 @@ BAD = {
         "'infinite/part-1.parquet': column 'size'",
         "row 2 (counting from 0)",
     ],
-    "predict model new": ["--out must be a folder where NEW is one", "'new'"],
+    "predict model new": ["--out must be a folder if NEW is one", "'new'"],
     "predict model new --out one.csv": ["--out 'one.csv' is a file"],
     "predict model new --out no/where": ["cannot write 'no/where'"],
     "predict model new --out new": ["cannot write 'new/part-0.parquet'", "also read"],

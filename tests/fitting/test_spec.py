@@ -36,7 +36,9 @@ def test_the_docstring_has_an_entry_for_each_with_type_and_default():
     entries = re.findall(r"^(\w+) : (.+), default (.+)$", section, re.MULTILINE)
     assert [name for name, _, _ in entries] == NAMES
     for (_, kind, default), one in zip(entries, arguments(), strict=True):
-        assert one.metadata["kind"].type().startswith(kind.partition("}")[0])  # tests register names too, which come last
+        assert (
+            one.metadata["kind"].type().startswith(kind.partition("}")[0])
+        )  # tests register names too, which come last
         assert default == (f'"{one.default}"' if isinstance(one.default, str) else str(one.default))
     assert all(len(line) <= 120 for line in text.splitlines())
 

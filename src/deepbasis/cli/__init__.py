@@ -1,9 +1,8 @@
 """The command: `deepbasis fit | predict | evaluate | demo | reproduce`.
 
 A command is a file of this room. It imports torch, pandas and scikit-learn inside its function, so that `--help`
-answers at once. What can go wrong on purpose (a `DeepBasisError`, the system's refusals) is one line on stderr and exit
-status 2, before anything is written; the unforeseen is one line and status
-1, with its traceback under `--debug`.
+answers at once. An expected error (a `DeepBasisError`, or a refusal by the system) is one line on stderr and exit
+status 2, before anything is written; any other is one line and status 1, with its traceback under `--debug`.
 """
 
 from __future__ import annotations

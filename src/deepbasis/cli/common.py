@@ -38,7 +38,7 @@ def table_at(path: str) -> str | Place:
 
 @contextmanager
 def workers(device: str = "auto") -> Iterator[Team]:
-    """The workers that torchrun has started this command as one of; one alone where it has not."""
+    """The workers of this run; a single one unless torchrun has started several."""
     from deepbasis.engine import distributed
 
     try:
@@ -52,7 +52,7 @@ def print_json(record: dict[str, Any]) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null."""
+    """JSON has no NaN and no infinity: they become null."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

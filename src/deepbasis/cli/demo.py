@@ -18,7 +18,7 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="A few steps only: does it run? The figures mean nothing.")
     ] = False,
-    seed: Annotated[int, option("INTEGER", "Of the data and of the models.", OUTPUT, min=0)] = 0,
+    seed: Annotated[int, option("INTEGER", "Seed of the data and of the models.", OUTPUT, min=0)] = 0,
     debug: Debug = False,
 ) -> None:
     """Fit the paper's 1-D example by three methods: a table of scores, and a figure of what each has learned.
@@ -33,7 +33,7 @@ def demo(
     check_output(place)
     from deepbasis import plots
 
-    plots.new_figure(1, 1)  # is matplotlib there? Ask before the work, not after it.
+    plots.new_figure(1, 1)  # fail before the work, not after it, if matplotlib is missing
     from deepbasis.paper import demo as experiment
     from deepbasis.progress import ProgressBar
 

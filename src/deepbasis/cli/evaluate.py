@@ -28,7 +28,7 @@ def evaluate(
     [bold]deepbasis evaluate[/bold] model.safetensors test.parquet -t price --json | jq .nll
     """
     if is_many(test):
-        raise InputError(f"TEST '{test}' is a folder or a pattern, and evaluate takes one file: give the name of one")
+        raise InputError(f"TEST '{test}' is a folder or a pattern, but evaluate takes one file: give its name")
     with notices(quiet=False):
         fitted = load_model(model)
         from deepbasis.fitting.files import evaluate_file
@@ -46,7 +46,7 @@ def evaluate(
 _WORDS = {
     "mae": "MAE",
     "rmse": "RMSE",
-    "nll": "NLL, nats a row",
+    "nll": "NLL, nats per row",
     "crps": "CRPS",
     "coverage_95": "targets in their 95 % intervals",
     "width_95": "width of the 95 % intervals",

@@ -47,7 +47,7 @@ def fit(
     ],
     target: Target,
     out: Annotated[
-        str | None, option("MODEL", "Where to write the model, by habit a .safetensors file.", OUTPUT)
+        str | None, option("MODEL", "Where to write the model, usually a .safetensors file.", OUTPUT)
     ] = None,
     weight: Annotated[str | None, option("COLUMN", "Weights of the rows, 0 or more.", ROLES)] = None,
     groups: Annotated[
@@ -57,7 +57,7 @@ def fit(
         list[str] | None, option("COLUMN", "A column to leave out; may be given several times.", ROLES)
     ] = None,
     validation: Annotated[
-        str | None, option("FILE", "Rows to stop early on; otherwise a part of TRAIN is held out.", TRAINING)
+        str | None, option("FILE", "Table to validate on; by default part of TRAIN is held out.", TRAINING)
     ] = None,
     explain_plan: Annotated[
         bool,
@@ -114,9 +114,9 @@ def fit(
                 return
             fitted = run()
             if fitted.interrupted:
-                raise KeyboardInterrupt  # a command that was told to stop does not save what it has so far
+                raise KeyboardInterrupt  # a command that was told to stop does not save its partial result
             warned += fitted.warnings
-        # The progress bar was for this terminal, and is no property of the model.
+        # The progress bar was for this terminal and is not part of the model.
         team.from_first(lambda: _save(replace(fitted, spec=replace(spec, verbose=False)), str(out)))
     if not quiet and team.first:
         _print_fit(fitted, str(out), time.perf_counter() - start, list(warned), as_json)
@@ -128,7 +128,7 @@ def _check_model_path(out: str | None, inputs: list[str | None]) -> None:
     if out == STANDARD:
         raise InputError("--out cannot be standard output: a model is a file; give a name such as model.safetensors")
     if out.lower().endswith(tuple(FORMATS)):
-        raise InputError(f"--out '{out}' has the name of a table, and a model is none: let it end in .safetensors")
+        raise InputError(f"--out '{out}' has the name of a table, not of a model: use one that ends in .safetensors")
     check_output(out, inputs=inputs)
 
 

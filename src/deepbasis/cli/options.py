@@ -71,7 +71,7 @@ def with_fit_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_fit_options(given: dict[str, Any]) -> tuple[dict[str, Any], RunOptions]:
-    """Arguments of a fit from what typer has read, which is text where "auto" may stand for a number."""
+    """Arguments of a fit from what typer has read, which is text if "auto" may stand for a number."""
     read = {}
     for one in arguments():
         if one.name in given:

@@ -38,24 +38,25 @@ def predict(
         typer.Option(
             "--id",
             metavar="COLUMN",
-            help="A column of NEW to copy to the front, of a CSV as it stands; may be given several times.",
+            help="A column of NEW to copy unchanged to the front; may be given several times.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
     coverage: Annotated[
         float | None,
-        option("NUMBER", "Of the interval: how many of the targets it should hold.", OUTPUT, show_default="0.95"),
+        option("NUMBER", "Share of targets that the interval should contain.", OUTPUT, show_default="0.95"),
     ] = None,
     quantiles: Annotated[
         str | None, option("Q,Q,...", "Quantiles instead of the interval, such as 0.1,0.5,0.9.", OUTPUT)
     ] = None,
-    memory: Annotated[str | None, option("SIZE", "What the whole command may use, such as 2GiB.", SCALE)] = None,
+    memory: Annotated[str | None, option("SIZE", "Memory limit of the whole command, such as 2GiB.", SCALE)] = None,
     debug: Debug = False,
 ) -> None:
     """Predict the rows of a table: the columns mean, std, lower_95 and upper_95, after those named by --id.
 
-    Columns are found by name; those that the model does not know, the target among them, are left alone. A folder is
-    read and written piece by piece, a Parquet file for each of its files; a run that was stopped goes on where it was.
+    Columns are found by name; those that the model does not know, such as the target, are ignored. A folder is
+    read and written piece by piece, a Parquet file for each of its files; a run that was stopped continues where it
+    left off.
 
     [bold]deepbasis predict[/bold] model.safetensors new.csv --id order --out predictions.csv
 
@@ -75,7 +76,7 @@ def predict(
     many = is_many(new)
     if many and out == STANDARD:
         raise InputError(
-            f"--out must be a folder where NEW is one ('{new}'): predictions are a file for each of its own"
+            f"--out must be a folder if NEW is one ('{new}'): each of its files gives a file of predictions"
         )
     if many:
         check_out_folder(out)
@@ -107,7 +108,7 @@ def _levels(text: str) -> tuple[float, ...]:
             level = 0.0
         if not 0.0 < level < 1.0:
             got = f"'{word.strip()}'"
-            raise InputError(f"--quantiles must be numbers between 0 and 1 with commas between, got {got} in '{text}'")
+            raise InputError(f"--quantiles must be numbers between 0 and 1, separated by commas, got {got} in '{text}'")
         if level in levels:
             raise InputError(f"--quantiles has {level:g} twice: name each quantile once")
         levels.append(level)

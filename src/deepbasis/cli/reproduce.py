@@ -34,7 +34,7 @@ def reproduce(
     device: Annotated[str, choice(("auto", "cpu", "cuda"), "Where to train.", _COMPUTING)] = "auto",
     only: Annotated[
         list[str] | None,
-        option("PREFIX", "Compute only the parts whose names begin so; may be repeated.", _COMPUTING),
+        option("PREFIX", "Compute only the parts whose names begin with this; may be repeated.", _COMPUTING),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A minute or two: does it run? The figures mean nothing.")
@@ -43,7 +43,8 @@ def reproduce(
 ) -> None:
     """Make the paper's experiments: tables beside the paper's numbers, and figures.
 
-    An experiment is a set of parts, each recorded when it is done. A call that was cut short goes on where it was.
+    An experiment is a set of parts, each recorded when it is done. A run that was cut short continues where it left
+    off.
 
     Several calls may work on one folder side by side, each with its own --only; a last one draws what is there.
 
@@ -60,7 +61,7 @@ def reproduce(
         raise InputError(f"--data-dir '{data_dir}' is not a folder")
     from deepbasis import plots
 
-    plots.new_figure(1, 1)  # is matplotlib there? Ask before the work, not after it.
+    plots.new_figure(1, 1)  # fail before the work, not after it, if matplotlib is missing
     from deepbasis.engine import device as devices
     from deepbasis.paper.parts import Folder
     from deepbasis.progress import ProgressBar

@@ -1,13 +1,13 @@
-"""Memory: how much may be used, and what a table that is streamed makes of it.
+"""Memory: how much may be used, and how a streamed table divides it.
 
     the limit  =  this process (half a GiB)  +  members in training  +  validation rows
                   +  blocks being read (an eighth of what is left)  +  the shuffle buffer (a quarter)  +  slack
 
-The slack is for what cannot be foreseen from outside: Arrow's pages, the allocator's holes, temporaries of the engine.
+The slack is for what cannot be predicted: Arrow's pages, the allocator's holes, temporaries of the engine.
 
-The sizes decide in which order rows are trained on, so they are made of the limit and the table alone: a seed then
-decides the fit, and a run can go on in another process. What this process holds at the moment decides only whether they
-fit.
+The sizes decide the order in which rows are trained on, so they depend only on the limit and the table: the seed then
+determines the fit, and a run can resume in another process. What this process holds at the moment decides only whether
+they fit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": GIB, "t": 2**40}
 _RESIDENT_COPIES = 6  # of a table's bytes while it is fitted in memory: as read, split, encoded, as tensors
 _PROCESS = 512 * 2**20  # this process when it has imported everything, about
 _MOST_UNASKED = 8 * GIB  # without a limit
-_BLOCK_ROWS = (1_024, 65_536)  # fewer is slow, more is no faster
+_BLOCK_ROWS = (1_024, 65_536)  # fewer are slow, more are no faster
 _BUFFER_ROWS = 4_000_000  # more rows do not mix better
 _LEAST = 32 * 2**20  # to read with
 _QUEUE = 2  # blocks between the reader and the engine
@@ -54,9 +54,9 @@ class Machine:
     """Memory, in bytes."""
 
     free: int
-    """What this machine, or the container that this process runs in, has to give."""
+    """The free memory of this machine, or of this process's container."""
     taken: int
-    """What this process holds."""
+    """Memory that this process uses."""
 
     @classmethod
     def now(cls) -> Machine:
@@ -66,7 +66,7 @@ class Machine:
 
 
 def fits_in_memory(rows: int, row_bytes: int, memory: int | None, machine: Machine | None = None) -> bool:
-    """Whether a table can be fitted resident: within the limit, or within half of what is there where there is none."""
+    """Whether a table can be fitted in memory: within the limit, or without one within half of what is free."""
     machine = machine or Machine.now()
     limit = machine.free // 2 if memory is None else memory - machine.taken
     return _RESIDENT_COPIES * rows * row_bytes <= limit
@@ -83,17 +83,17 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit, less what this process and its training take already."""
+    """A limit, less what this process and its training already take."""
 
     limit: int
     taken: int
-    """By this process as it is now, and by what comes on top of it."""
+    """By this process as it is now, and by what will be added."""
     room: int
-    """What sizes are made of: what the limit leaves a process of the usual size."""
+    """The basis of the sizes: what the limit leaves to a process of the usual size."""
 
     @classmethod
     def of(cls, memory: int | None, taken: int = 0, machine: Machine | None = None) -> Budget:
-        """`taken` is what comes on top of the process as it is now: members, validation rows."""
+        """`taken` is what will be added to the process as it is now: members, validation rows."""
         machine = machine or Machine.now()
         if memory is None:  # what is free changes from moment to moment, the power of two below it hardly ever
             free = min(machine.free // 2, _MOST_UNASKED)
@@ -129,7 +129,7 @@ class Budget:
         return min(members, max(1, self.room // 3 // bytes_per_member))
 
     def _too_little(self, enough: int) -> InputError:
-        digit = GIB // 10 if enough >= GIB else 2**20  # the last that `words` tells
+        digit = GIB // 10 if enough >= GIB else 2**20  # the last digit that `words` shows
         enough += -enough % digit
         return InputError(
             f"memory of {words(self.limit)} is too little: {words(self.taken)} are taken before a row is read; "
@@ -138,7 +138,7 @@ class Budget:
 
 
 def _resident() -> int:
-    """What this process has in memory now."""
+    """Memory that this process uses now."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

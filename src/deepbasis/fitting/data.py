@@ -48,7 +48,7 @@ class TableData:
     target: TargetScaler
     encoded: Encoded
     held_out: tuple[Mask, ...]
-    """Of each fold; none where validation rows were given."""
+    """One mask for each fold; none if validation rows were given."""
     validation: Encoded | None
     grouped: bool
     rows_given: int
@@ -110,7 +110,7 @@ class TableData:
             data = self.encoded.rows(dtype, self._inside(k))
             if self.validation is not None:
                 outside = self.validation.rows(dtype)
-            else:  # where nothing could be held out, all rows are both
+            else:  # if nothing could be held out, all rows are both
                 outside = self.encoded.rows(dtype, self.held_out[k] if self.held_out[k].any() else None)
             folds.append(Fold(data, outside, limit_copies(outside, plan.copies_limit)))
         return folds
@@ -128,7 +128,8 @@ def _masks(spec: Spec, labels: NDArray[np.int64], table: Table) -> tuple[Mask, .
 
 def _numbers_as_text(preprocessor: Preprocessor, table: Table) -> list[str]:
     return [
-        f"{label} holds text that mostly reads as numbers, but for cells such as {cell!r}: it is taken for categories; "
-        "if it is meant as numbers, leave such cells empty, or convert it with pandas.to_numeric(errors='coerce')"
+        f"{label} holds text that mostly reads as numbers, except for cells such as {cell!r}: it is read as "
+        "categories; if it is meant as numbers, leave such cells empty, or convert it with "
+        "pandas.to_numeric(errors='coerce')"
         for label, cell in preprocessor.numbers_as_text(table.columns)
     ]

@@ -1,4 +1,4 @@
-"""The rules of "auto": from what was asked (`Spec`) and what is known of the table (`Facts`) to a `Plan`."""
+"""The rules of "auto": from what was asked for (`Spec`) and facts about the table (`Facts`) to a `Plan`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ def method_of(spec: Spec) -> str:
 
 
 def hold_out(spec: Spec, rows: int) -> HoldOut:
-    """A tenth of a small table is few rows to choose and to calibrate by: its members hold out different parts, so that
-    together they have all rows for that, and each row is fitted by most of them."""
+    """What members hold out. A tenth of a small table is too few rows to choose and calibrate with.
+
+    So its members hold out different parts: together they use all rows for that, and each row is still fitted by most
+    of them.
+    """
     recipe = RECIPES[spec.recipe]
     is_network = METHODS[method_of(spec)].backbone == "resnet"
     by_turns = spec.validation_fraction == AUTO and spec.members > 1 and rows <= recipe.small_rows and is_network
@@ -90,9 +93,9 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
 def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[Spec]:
     """Shallow kernels to try beside the networks.
 
-    Trained by its marginal likelihood a kernel has little to overfit with: on a small table it is often better than a
-    network, and calibrated. But not for new groups: its likelihood takes rows of one group for independent ones, and
-    its numbers have seen all groups.
+    A kernel trained by its marginal likelihood can hardly overfit: on a small table it is often better than a network,
+    and calibrated. But not for new groups: its likelihood treats the rows of a group as independent, and its parameters
+    have seen all groups.
     """
     asked_for_a_network = (
         spec.method != AUTO
@@ -111,10 +114,10 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
         "epochs": AUTO,  # each is one step
         "patience": AUTO,
         "compile": False,
-        # The marginal likelihood has calibrated it, and its noise does not vary: three scales have little to mend.
+        # The marginal likelihood has calibrated it, and its noise is constant: three scales would gain little.
         "calibrate": False if spec.calibrate == AUTO else spec.calibrate,
     }
-    # A linear kernel has a basis function for each column: not where they would be most of the work.
+    # A linear kernel has a basis function for each column: skip it if they would be most of the work.
     return [
         replace(spec, method=name, **changes)
         for name in recipe.shallow_methods
@@ -123,7 +126,7 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
 
 
 def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) -> tuple[Candidate, int]:
-    """And the rows of its epochs."""
+    """The candidate, and the rows of its epochs."""
     method = METHODS[spec.method]
     objective = spec.objective or method.objective
     exact, shallow = objective == EXACT, method.backbone == "identity"
@@ -193,7 +196,7 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
 
 
 def _embedding(spec: Spec, recipe: Recipe, facts: Facts) -> str:
-    """A network learns a function of coordinates from its lowest frequencies upwards, and a map has high ones."""
+    """A network learns low frequencies of the coordinates first, and a map has high ones."""
     if spec.embedding != AUTO:
         return spec.embedding
     places = 2 <= facts.number_columns <= recipe.coordinates and facts.rows > recipe.small_rows
@@ -203,8 +206,8 @@ def _embedding(spec: Spec, recipe: Recipe, facts: Facts) -> str:
 def _trend(spec: Spec, recipe: Recipe, facts: Facts) -> str:
     """Whether the prior mean of members is a straight line: "none", "linear", or "half" of them.
 
-    Where the rows end those with a line go on along it, and those without do not: that they differ is what is not known
-    there. A line for a function that has little of one is a burden, and so is one through few rows.
+    Beyond the rows, members with a line follow it and the others do not: their disagreement shows that nothing is known
+    there. A line is a burden if the function has little of one, or if there are few rows.
     """
     if spec.trend != AUTO:
         return spec.trend

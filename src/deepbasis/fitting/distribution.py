@@ -29,7 +29,7 @@ class PredictiveDistribution:
         return self.tensors.means.shape[1]
 
     def __getitem__(self, rows: Any) -> PredictiveDistribution:
-        """Of a slice, a mask or a list of rows; of one row by its number it is a distribution of one."""
+        """The distribution of a slice, a mask or a list of rows; a single index gives a distribution of one row."""
         if isinstance(rows, int | np.integer):
             return PredictiveDistribution(self.tensors[int(rows)])
         return PredictiveDistribution(self.tensors[rows if isinstance(rows, slice) else np.asarray(rows)])

@@ -49,10 +49,10 @@ def prepare_files(
     options: RunOptions,
     team: Team = ALONE,
 ) -> tuple[Plan, Callable[[], Fitted]]:
-    """What is to be done with a table in files, and a function that does it."""
+    """The plan for a table in files, and a function that carries it out."""
     limit = parse_memory(options.memory)
     if options.checkpoint is not None and spec.random_state is None:
-        raise InputError("checkpoint needs a random_state (--seed): a run goes on only as the same run")
+        raise InputError("checkpoint needs a random_state (--seed): only a run with the same seed can be resumed")
     devices.present(spec.device)
     source = Source.open(data, drop=drop)
     roles = Roles.of(source, target, weight, groups)
@@ -61,7 +61,7 @@ def prepare_files(
         text = [name for name in source.text_columns() if name in roles.features]
         aside = Source.open(validation, [*roles.features, roles.target], text=text)
     streamed = options.stream
-    if streamed is None:  # workers may have different memories, and must do the same
+    if streamed is None:  # workers may have different amounts of memory, and must do the same
         streamed = team.agree(not fits_in_memory(source.rows, source.row_bytes(), limit))
     if streamed:
         stream = StreamData.of(spec, source, roles, aside, limit, team)
@@ -122,7 +122,7 @@ def predict_file(
 
 
 def evaluate_file(fitted: Fitted, data: Any, target: str) -> tuple[int, dict[str, float]]:
-    """The rows of one file, and the scores of what is predicted for them."""
+    """The number of rows of one file, and the scores of their predictions."""
     beside = [] if fitted.preprocessor.input_columns else [target]  # of an array: all columns but the target
     source = open_inputs(data, fitted.preprocessor, beside)
     y = read_target(data, target)
@@ -144,7 +144,7 @@ def part_files(
     memory: int | str | None = None,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> PartFiles:
-    """What is predicted of a source by this model, read and written in blocks that fit into memory."""
+    """The predictions of this model for a source, read and written in blocks that fit into memory."""
     preprocessor, names = fitted.preprocessor, input_names(source, fitted.preprocessor, ids)
     components = len(fitted.models) * (1 if fitted.calibration is None else len(fitted.calibration.scales))
     numbers = preprocessor.width + 4 * components + len(columns.names)

@@ -1,4 +1,4 @@
-"""`Fitted`: what a fit gives. It is frozen; predictions, scores and its file are its own."""
+"""`Fitted`: the result of a fit. It is frozen; it predicts, evaluates, saves and loads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fitted:
     chosen: int
     """Which of the plan's candidates won."""
     architecture: Architecture
-    """That of the candidate, with the rank that its members really have."""
+    """The candidate's, with the actual rank of its members."""
     preprocessor: Preprocessor
     target: TargetScaler
     models: tuple[DeepBasisGP, ...]
@@ -50,11 +50,11 @@ class Fitted:
     alpha: float
     beta: float
     history: tuple[dict[str, NDArray[np.float64]], ...]
-    """For each member "train_loss", "validation" and "noise" (standardised units), a number an epoch."""
+    """For each member "train_loss", "validation" and "noise" (standardised units), one number per epoch."""
     validation: dict[str, float]
-    """Metrics of the rows held out, in the target's units."""
+    """Metrics of the held-out rows, in the target's units."""
     rows: int
-    """Of the table, those held out among them."""
+    """Rows of the table, held-out rows included."""
     device: torch.device
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
@@ -72,11 +72,11 @@ class Fitted:
         return np.array([model.noise().item() for model in self.models]) * self.target.scale**2
 
     def predict(self, X: Any, rows: int = ROWS_AT_A_TIME) -> PredictiveDistribution:
-        """The distribution of the target in every row of a table; so many `rows` are encoded at a time."""
+        """The distribution of the target for every row of a table; `rows` of them are encoded at a time."""
         return PredictiveDistribution(self.predict_encoded(self._chunks(X, rows)))
 
     def predict_encoded(self, chunks: Iterable[Tensor]) -> GaussianMixture:
-        """The same of rows that the preprocessor has encoded."""
+        """The same for rows that the preprocessor has encoded."""
         parts = [cast(GaussianMixture, self.ensemble.predict(x)) for x in chunks]
         means, variances = (
             torch.cat(tensors, 1).double() for tensors in zip(*((p.means, p.variances) for p in parts), strict=True)
@@ -124,7 +124,7 @@ class Fitted:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells models apart that predict differently."""
+        """Differs between models that predict differently."""
         tensors, metadata = self._contents()
         named = {name: metadata[name] for name in ("architecture", "preprocessing", "target", "calibration")}
         digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode())
@@ -173,7 +173,7 @@ class Fitted:
 
 
 def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torch.device) -> Fitted:
-    """Everything is checked before anything of its size is made."""
+    """Everything is checked before memory of its size is allocated."""
     spec, plan = Spec(**metadata["spec"]), Plan.from_json(metadata["plan"])
     architecture, chosen = Architecture(**metadata["architecture"]), metadata["chosen"]
     if type(chosen) is not int or not 0 <= chosen < len(plan.candidates):
@@ -208,7 +208,7 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
 
 
 def _model(architecture: Architecture, columns: int, state: dict[str, Tensor]) -> DeepBasisGP:
-    """A member's model from its parameters, whose shapes are checked against a model without memory."""
+    """A member's model from its parameters, whose shapes are checked against a model on the meta device."""
     blocks = {name.split(".")[2] for name in state if name.startswith("backbone.blocks.")}
     if not architecture.is_shallow and len(blocks) != architecture.blocks:
         raise ValueError(f"{architecture.blocks} blocks were to be there, {len(blocks)} are")

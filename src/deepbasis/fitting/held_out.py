@@ -1,4 +1,4 @@
-"""The rows that are held out: how much each counts, and what they say of a model in the end.
+"""Held-out rows: how much each counts, and how a model scores on them.
 
 NOTE[DIFF]: in the paper, and with `recipe="paper"`, all members hold out the same rows, and each counts once.
 """
@@ -17,12 +17,12 @@ from deepbasis.gp.predictive import Gaussian, GaussianMixture
 from deepbasis.tables.table import row_labels
 from deepbasis.tables.targets import TargetScaler
 
-_FEWEST_ROWS = 30  # fewer held-out rows say nothing of a model's health
+_FEWEST_ROWS = 30  # fewer held-out rows say nothing about a model
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows that some members are fitted to, and the rows that these hold out: as they are, and as they select."""
+    """Rows that some members are fitted to, and the rows that they hold out: plain, and weighted for selection."""
 
     data: Rows
     held_out: Rows
@@ -32,9 +32,9 @@ class Fold:
 def limit_copies(rows: Rows, limit: float | None) -> Rows:
     """The rows, weighted so that no input counts for more than `limit` average ones, however many copies it has.
 
-    A model is right or wrong about all copies of an input at once: they tell of one place. Half of a validation set may
-    be copies of one input, and would then choose and calibrate a model for that input alone. None changes nothing. A
-    row of weight k is as good as k copies.
+    A model is right or wrong about all copies of an input at once: together they are about one observation. Half of a
+    validation set may be copies of one input, and would then choose and calibrate a model for that input alone. None
+    changes nothing. A row of weight k is as good as k copies.
     """
     if limit is None:
         return rows
@@ -54,7 +54,7 @@ def limit_copies(rows: Rows, limit: float | None) -> Rows:
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
-    """The rows of one after another."""
+    """The rows of all parts, in order."""
     if len(parts) == 1:
         return parts[0]
     weights = [rows.weight for rows in parts if rows.weight is not None]  # all have one, or none
@@ -66,7 +66,7 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
 
 
 def join_predictions(parts: Sequence[GaussianMixture]) -> GaussianMixture:
-    """The same of what is predicted for them by equal mixtures, of as many components each as all have."""
+    """The same for their predictions by equal mixtures, with as many components as all parts have."""
     count = min(len(part.means) for part in parts)
     return GaussianMixture(
         torch.cat([part.means[:count] for part in parts], 1), torch.cat([part.variances[:count] for part in parts], 1)
@@ -82,12 +82,12 @@ def baseline(rows: Rows) -> Gaussian:
 def scores_and_doubt(
     predicted: GaussianMixture, rows: Rows, constant: Gaussian, target: TargetScaler
 ) -> tuple[dict[str, float], str]:
-    """The metrics of rows held out, in the target's units, and a warning where a constant Gaussian predicts better.
+    """The metrics of held-out rows, in the target's units, and a warning if a constant Gaussian predicts better.
 
     `constant` is in the units that the target is trained in.
     """
     y, weight = rows.y.double(), None if rows.weight is None else rows.weight.double()
-    # In double precision: beside a large mean float32 has no digits left for what varies.
+    # In double precision: next to a large mean, float32 has no digits left for the variation.
     exactly = GaussianMixture(predicted.means.double(), predicted.variances.double(), predicted.weights)
     scores = metrics.evaluate(exactly.affine(target.scale, target.mean), y * target.scale + target.mean, weight)
     variance = constant.variance.double().clamp_min(NOISE_FLOOR)
@@ -97,8 +97,8 @@ def scores_and_doubt(
     worse = weighted_mean(loss, weight)
     shares = torch.full_like(loss, 1.0 / len(loss)) if weight is None else weight / weight.sum()
     error = (shares * (loss - worse)).square().sum().sqrt()
-    enough = float(1.0 / shares.square().sum()) >= _FEWEST_ROWS - 0.5  # as many rows of one weight
-    # Of a constant target there is nothing better than the constant.
+    enough = float(1.0 / shares.square().sum()) >= _FEWEST_ROWS - 0.5  # as many rows of equal weight
+    # For a constant target nothing is better than the constant.
     if not enough or not worse > 2.0 * error or float(constant.variance) <= NOISE_FLOOR:
         return scores, ""
     return scores, (

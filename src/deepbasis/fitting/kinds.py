@@ -1,4 +1,4 @@
-"""What an argument may be: one of some words, a whole number, a number, a flag, a device, a seed."""
+"""Kinds of arguments: one of several words, a whole number, a number, a flag, a device, a seed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ AUTO = "auto"
 @dataclass(frozen=True)
 class Kind:
     check: Callable[[str, Any], Any]
-    """(name, value) -> the value as plain Python has it, or an `InputError` that begins with the name."""
+    """(name, value) -> the value as a plain Python object, or an `InputError` that begins with the name."""
     type: Callable[[], str]
     """For the docstring."""
     metavar: Callable[[], str]
-    """For the command's help; words to choose from have bars between."""
+    """For the command's help; choices are separated by bars."""
     parse: Callable[[str, str], Any] = lambda option, text: text
     """(option, text) -> the value."""
 
 
 def one_of(names: Callable[[], Iterable[str]], none: bool = False) -> Kind:
-    """A word; the list is asked for when it is needed, since names can be registered."""
+    """A word; the list is made when it is needed, since names can be registered."""
     return Kind(
         lambda name, value: None if value is None and none else check_choice(name, value, set(names())),
         lambda: "{" + ", ".join(f'"{name}"' for name in names()) + "}" + " or None" * none,
@@ -93,7 +93,7 @@ FLAG = Kind(
     _check_flag,
     lambda: 'bool or "auto"',
     lambda: "auto|true|false",
-    lambda option, text: {"true": True, "false": False}.get(text, text),  # what is neither, `check` refuses
+    lambda option, text: {"true": True, "false": False}.get(text, text),  # `check` refuses anything else
 )
 SWITCH = Kind(lambda name, value: bool(value), lambda: "bool", lambda: "")
 DEVICE = Kind(_check_device, lambda: "str or torch.device", lambda: "auto|cpu|cuda|cuda:K")

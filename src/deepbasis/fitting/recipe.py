@@ -14,7 +14,7 @@ ONE_THREAD_ROWS = 2_000
 TRENDS = ("none", "linear")
 """What a user may ask for as prior mean: a constant, or a straight line."""
 HALF = "half"
-"""What "auto" may come to: a line for every second member."""
+"""What "auto" may resolve to: a line for every second member."""
 
 _FEWEST_STEPS = 50  # between two validations of a stream
 
@@ -23,7 +23,7 @@ _FEWEST_STEPS = 50  # between two validations of a stream
 class Recipe:
     learning_rate: float
     noise_learning_rate: float
-    """For the log of the noise variance, which must travel far: see the notes on the paper's gaps."""
+    """For the log of the noise variance, which has far to go: see the notes on the paper's gaps."""
     schedule: str
     average: float | None
     """The decay of a running average of the parameters."""
@@ -34,21 +34,21 @@ class Recipe:
     small_inner_factor: int
     """The same for a small table."""
     trend_left: float
-    """Half of the members have a straight line for their prior mean where that leaves this share of the target's
-    variance at most, and the table is not small."""
+    """Half of the members have a straight line as their prior mean if it leaves at most this share of the target's
+    variance, and the table is not small."""
     scaling: str
-    """Of number columns: "standard" or "min-max"."""
+    """How number columns are scaled: "standard" or "min-max"."""
     coordinates: int
-    """Tables of two number columns or more, but at most so many, are taken for places: waves before the network."""
+    """Tables of two to this many number columns are treated as maps: waves before the network."""
     batch_size: int
     full_batch_rows: int
-    """Up to here a step takes every row."""
+    """Up to this many rows a step takes all of them."""
     epochs: int
-    """Within the steps below; but `fewest_epochs` at least."""
+    """Within the limits on steps below, but at least `fewest_epochs`."""
     small_steps: int
-    """The fewest for a small table."""
+    """The fewest steps for a small table."""
     fewest_steps: int
-    """The fewest for another."""
+    """The fewest steps for any other table."""
     gpu_steps: int
     """The same on a GPU, where a step costs far less."""
     most_steps: int
@@ -56,36 +56,36 @@ class Recipe:
     exact_steps: int
     """For objective="mml"."""
     validation_steps: int
-    """Steps between two validations, where a pass over the rows has fewer."""
+    """Steps between two validations, if a pass over the rows has fewer."""
     stream_steps: int
-    """Steps at most where the table is streamed; the same as above where that is fewer."""
+    """The most steps for a streamed table, if the limits above do not give fewer."""
     stream_epochs: int
-    """Pieces that a streamed training is cut into at least, to validate and to write a checkpoint after each."""
+    """The fewest pieces that streamed training is cut into, with a validation and a checkpoint after each."""
     patience_share: float
-    """Epochs without progress after which a member stops, as a share of all epochs."""
+    """Epochs without improvement after which a member stops, as a share of all epochs."""
     alphas: Sequence[float]
     betas: Sequence[float]
     """What alpha="auto" and beta="auto" choose from."""
     copies_limit: float | None
-    """The copies of an input among the validation rows count for so many average inputs at most."""
+    """Copies of an input among the validation rows count as at most this many average inputs."""
     calibrate: bool
     """Whether the validation rows also give a mixture of scales of the predictive variance."""
     start_from_data: bool
-    """Whether the noise, and the inducing points of a shallow kernel, start from the rows; else as the paper says."""
+    """Whether the noise, and the inducing points of a shallow kernel, start from the rows, or as in the paper."""
     small_rows: int
     """Up to here a table is small: members hold out different rows, and method="auto" also tries shallow kernels. Above
-    it coordinates are told in waves."""
+    it, coordinates become waves."""
     folds: int
     """Parts of a small table, of which a member holds out one."""
     shallow_methods: Sequence[str]
-    """Which; of these the likelier, by Schwarz' criterion."""
+    """The shallow kernels to try; the likelier is taken, by Schwarz' criterion."""
     shallow_learning_rate: float
     """For objective="mml"."""
     shallow_kernel_rate: float | None
-    """For the logarithms of its variance and lengthscales, which must travel far where a column says nothing."""
+    """For the logarithms of its variance and lengthscales, which have far to go if a column says nothing."""
     shallow_noise_rate: float
-    """For the log of its noise variance when it is trained again: the first time was not enough to find how little
-    noise there is."""
+    """For the log of its noise variance when it is trained again because the first training did not reach a very small
+    noise."""
     shallow_jitter: float
     """Of the kernel matrix of its inducing points, relative to its diagonal."""
 
@@ -189,7 +189,7 @@ def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: 
 def stream_epochs_for(
     recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool, passes: int | None, max_steps: int | None
 ) -> tuple[int, int]:
-    """(epochs, rows of an epoch) of a streamed training: pieces of a pass where a pass is long.
+    """(epochs, rows of an epoch) of a streamed training: an epoch is part of a pass if a pass is long.
 
     `passes` over the rows and `max_steps` are what a user asked for, at most.
     """

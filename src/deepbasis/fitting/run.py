@@ -1,6 +1,6 @@
 """From a plan and data to a `Fitted`: train the candidates, choose between them, calibrate, score.
 
-Kernels are chosen between by likelihood; a kernel and the networks by how they predict rows that they have not seen.
+Kernels compete by likelihood; the best kernel and the networks by how they predict rows that they have not seen.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _finished(
 def _train_networks(runner: Runner, spec: Spec, folds: list[Fold]) -> tuple[Trained, GaussianMixture, list[Fold]]:
     """The first candidate, some members for each fold: what they predict for rows that they hold out, and their folds.
 
-    A fold that fails, or is not reached, is left out: the others stand. Each has a checkpoint of its own.
+    A fold that fails, or is not reached, is left out and the others are kept. Each has a checkpoint of its own.
     """
     candidate, checkpoint = runner.plan.candidates[0], runner.execution.checkpoint
     seeds = draw_seeds(spec.random_state, candidate.members)
@@ -150,14 +150,14 @@ def _try_kernels(
     folds: list[Fold],
     selecting: Rows,
 ) -> tuple[Trained, GaussianMixture]:
-    """The networks, or the likeliest kernel where it predicts the rows held out as well."""
+    """The networks, or the likeliest kernel if it predicts the held-out rows at least as well."""
     seed = spec.random_state
-    if not isinstance(seed, int):  # all kernels start alike
+    if not isinstance(seed, int):  # all kernels start from the same seed
         seed = draw_seeds(seed, networks.candidate.members)[0]
     fitted: list[tuple[float, Trained]] = []
     interrupted = False
     for candidate in runner.plan.candidates[1:]:
-        with suppress(NumericalError):  # the others stand
+        with suppress(NumericalError):  # the others are kept
             try:
                 kernel = runner.train(candidate, draw_seeds(seed, candidate.members), everything, selecting)
                 interrupted = kernel.interrupted
@@ -174,7 +174,7 @@ def _try_kernels(
     _, likelier = fitted[runner.execution.team.broadcast_object(int(np.argmin([criterion for criterion, _ in fitted])))]
     theirs, as_good = predicted, False
     with suppress(NumericalError):
-        # The posterior has a closed form: only a kernel's numbers and inducing points have seen the rows held out.
+        # The posterior has a closed form: only a kernel's parameters and inducing points have seen the held-out rows.
         found = join_predictions([likelier.given(fold.data).predict(fold.held_out.x) for fold in folds])
         likelier, theirs = likelier.given(everything).calibrated(found, selecting)
         likelier = replace(likelier, interrupted=interrupted)
@@ -183,9 +183,9 @@ def _try_kernels(
 
 
 def schwarz_criterion(kernel: Trained, data: Rows) -> float:
-    """Half of it: minus the bound on the likelihood, and log(n) / 2 for each number of the kernel.
+    """Half of it: minus the bound on the likelihood, and log(n) / 2 for each parameter of the kernel.
 
-    Infinite for one whose training failed before its end.
+    Infinite if its training failed.
     """
     last = {name: float(values[-1]) for name, values in kernel.outcomes[0].history.items()}
     if not all(map(math.isfinite, last.values())):
@@ -196,7 +196,7 @@ def schwarz_criterion(kernel: Trained, data: Rows) -> float:
 
 
 def is_as_good(kernel: Predictive, networks: Predictive, held_out: Rows) -> bool:
-    """Whether its NLL on the rows held out is not above that of the networks, calibrated on these."""
+    """Whether its NLL on the held-out rows is no higher than that of the networks, which were calibrated on them."""
     ours, theirs = (float(metrics.nll(predicted, held_out.y, held_out.weight)) for predicted in (kernel, networks))
     return math.isfinite(ours) and not ours > theirs
 

@@ -36,86 +36,90 @@ class Arguments:
     method: str = argument(
         AUTO,
         one_of(lambda: (AUTO, *METHODS)),
-        'Which kernel, and how it is trained; auto: dbk-silu, or on a small table a shallow kernel. "dbk-silu", '
+        'The kernel and how it is trained; auto: dbk-silu, or a shallow kernel on a small table. "dbk-silu", '
         '"dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" and "dnn" are the paper\'s; "sv-rbf-linear" adds a linear '
-        "kernel. A small table has at most 2,000 rows; a shallow kernel is trained exactly on all of them, and taken "
-        "unless the networks predict rows held out better. It is not tried where there are groups, which its "
-        'likelihood knows nothing of. "dnn" has no distribution of its own: it predicts with the variance of its '
+        "kernel. A small table has at most 2,000 rows. A shallow kernel is trained exactly on all of them, and chosen "
+        "unless the networks predict held-out rows better. It is not tried with groups, because its likelihood treats "
+        'all rows as independent. "dnn" has no distribution of its own: it predicts with the variance of its '
         "validation residuals.",
         MODEL,
     )
     recipe: str = argument(
-        "default", one_of(lambda: RECIPES), "What 'auto' stands for. \"paper\" is the paper's settings.", MODEL
+        "default", one_of(lambda: RECIPES), "The settings that 'auto' stands for. \"paper\" is the paper's.", MODEL
     )
     objective: str | None = argument(
         None,
         one_of(lambda: (*OBJECTIVES, EXACT), none=True),
-        "Instead of the method's own; mml is exact inference. It maximises the marginal likelihood of all rows, or, of "
-        'a sparse method ("sv-rbf", "sv-rbf-linear", "sv-dkl", "pp-dkl"), the bound on it.',
+        "Training objective, by default the method's own; mml is exact inference. It maximises the marginal likelihood "
+        'of all rows, or, for a sparse method ("sv-rbf", "sv-rbf-linear", "sv-dkl", "pp-dkl"), its lower bound.',
         MODEL,
     )
-    likelihood: str = argument("gaussian", one_of(lambda: LIKELIHOODS), "How targets vary about the function.", MODEL)
-    rank: int = argument(128, whole(), "Basis functions.", MODEL)
+    likelihood: str = argument(
+        "gaussian", one_of(lambda: LIKELIHOODS), "Distribution of the target around the function.", MODEL
+    )
+    rank: int = argument(128, whole(), "Number of basis functions.", MODEL)
     width: int = argument(64, whole(), "Width of the network.", MODEL)
-    blocks: int = argument(2, whole(), "Residual blocks of the network.", MODEL)
+    blocks: int = argument(2, whole(), "Number of residual blocks in the network.", MODEL)
     inner: int | str = argument(
         AUTO,
         whole(auto=True),
-        "Width inside a block. auto: four times `width`; as wide as it up to 2,000 rows to fit, and in the paper.",
+        "Width inside a block. auto: four times `width`, or `width` itself up to 2,000 rows to fit and in the paper.",
         MODEL,
     )
     embedding: str = argument(
         AUTO,
         one_of(lambda: (AUTO, *EMBEDDINGS)),
-        'What comes before the network; auto: fourier for maps (two or three number columns). "fourier" are waves '
-        'across all columns together, for coordinates; "periodic" are waves of each column. A map has no missing '
-        "values and more than 2,000 rows to fit.",
+        'Embedding of the inputs; auto: fourier for maps (two or three number columns). "fourier" gives the network '
+        'waves across all columns together, for coordinates; "periodic" gives it waves of each column. A map has no '
+        "missing values and more than 2,000 rows to fit.",
         MODEL,
     )
     scaling: str = argument(
         AUTO,
         one_of(lambda: (AUTO, "standard", "min-max")),
-        'How number columns are scaled; auto: standard. "standard" is to mean 0 and standard deviation 1, "min-max" to '
-        "the range from -1 to 1, as the paper has it.",
+        "How number columns are scaled; auto: the recipe's, by default standard. "
+        '"standard" is to mean 0 and standard deviation 1, "min-max" to the range from -1 to 1, as in the paper.',
         MODEL,
     )
     trend: str = argument(
         AUTO,
         one_of(lambda: (AUTO, *TRENDS)),
-        'Prior mean; auto: for half of the members a line, where it explains nine tenths. "none" is a constant. '
-        '"linear" is a straight line through the rows (a ridge regression; of a stream through the rows that it holds '
-        'out), along which the models go on where the rows end, up to ten standard deviations of a column. "auto" '
-        "takes a line for every second member where it leaves a tenth of the target's variance at most, there are "
-        "more than 2,000 rows to fit and more than one member, and a stream has no validation rows of its own.",
+        "Prior mean; auto: a line for half of the members, if it explains nine tenths of the target. "
+        '"none" is a constant. "linear" is a straight line through the rows (a ridge regression; for a stream, through '
+        "its held-out rows), which the models follow beyond the rows, up to ten standard deviations of a column. "
+        '"auto" takes a line for every second member if it leaves at most a tenth of the target\'s variance, there are '
+        "more than 2,000 rows to fit and more than one member, and a stream has no separate validation rows.",
         MODEL,
     )
     alpha: float | str = argument(
         AUTO,
         real(auto=True, at_least=0.0),
-        "Weight of the trace regulariser; auto: the recipe's. Where the recipe has several candidates they are all "
-        "trained together, and the validation score chooses.",
+        "Weight of the trace regulariser; auto: the recipe's. If the recipe has several candidates, all are trained "
+        "together and the validation score chooses.",
         MODEL,
     )
     beta: float | str = argument(
         AUTO, real(auto=True, at_least=0.0), "Weight of the KL regulariser; auto: the recipe's. As for `alpha`.", MODEL
     )
-    members: int = argument(4, whole(), "Models in the ensemble. It predicts as their equal mixture.", MODEL)
-    epochs: int | str = argument(AUTO, whole(auto=True), "Passes over the rows, at most.", TRAINING)
-    batch_size: int | str = argument(AUTO, whole(auto=True), "Rows of a step.", TRAINING)
-    learning_rate: float | str = argument(AUTO, real(auto=True, above=0.0), "Of AdamW.", TRAINING)
-    weight_decay: float = argument(1e-2, real(at_least=0.0), "Of AdamW, for the network alone.", TRAINING)
+    members: int = argument(
+        4, whole(), "Number of models in the ensemble. It predicts with their equal mixture.", MODEL
+    )
+    epochs: int | str = argument(AUTO, whole(auto=True), "Maximum number of passes over the rows.", TRAINING)
+    batch_size: int | str = argument(AUTO, whole(auto=True), "Rows per training step.", TRAINING)
+    learning_rate: float | str = argument(AUTO, real(auto=True, above=0.0), "Learning rate of AdamW.", TRAINING)
+    weight_decay: float = argument(1e-2, real(at_least=0.0), "Weight decay of AdamW, for the network only.", TRAINING)
     validation_fraction: float | str = argument(
         AUTO,
         real(auto=True, above=0.0, below=1.0),
-        "Share of the rows held out; auto: 0.1; of a small table a quarter, by turns. They serve early stopping, "
-        "selection and calibration. Of a small table in memory the first member of a network's ensemble holds out the "
-        "first quarter, the next another, and so on, and all these rows calibrate. Rows of one group are never on both "
-        "sides, nor, of a table in memory, are identical rows. In selection and calibration by the default recipe the "
-        "copies of an input count for three average inputs at most.",
+        "Share of the rows held out; auto: 0.1, or on a small table a different quarter for each member. They serve "
+        "early stopping, selection and calibration. On a small table in memory the first member of an ensemble of "
+        "networks holds out the first quarter, the next one the second, and so on, and all of these rows calibrate. "
+        "Rows of one group are never on both sides, nor, in memory, are identical rows. In selection and calibration "
+        "by the default recipe, copies of an input count as at most three average inputs.",
         TRAINING,
     )
     patience: int | str = argument(
-        AUTO, whole(auto=True), "Epochs without progress after which a member stops.", TRAINING
+        AUTO, whole(auto=True), "Epochs without improvement after which a member stops.", TRAINING
     )
     calibrate: bool | str = argument(
         AUTO,
@@ -125,11 +129,14 @@ class Arguments:
         TRAINING,
     )
     dtype: str = argument(
-        AUTO, one_of(lambda: (AUTO, "float32", "float64")), "Precision. auto: float64 for small tables.", TRAINING
+        AUTO,
+        one_of(lambda: (AUTO, "float32", "float64")),
+        "Floating-point precision. auto: float64 for small tables.",
+        TRAINING,
     )
     device: str = argument(AUTO, DEVICE, "Where to train. auto: a GPU if there is one.", TRAINING)
     compile: bool | str = argument(AUTO, FLAG, "Whether to use torch.compile; auto: on a GPU, for long fits.", TRAINING)
-    random_state: Any = argument(None, SEED, "For a model that can be made again.", TRAINING, "--seed")
+    random_state: Any = argument(None, SEED, "Seed; the same seed gives the same model.", TRAINING, "--seed")
     verbose: bool = argument(False, SWITCH, "Whether to draw a progress bar, on a terminal.")
 
 
@@ -183,22 +190,22 @@ class RunOptions:
 
     memory: int | str | None = field(
         default=None,
-        metadata={"help": "What the whole process may use, such as 2GiB.", "panel": SCALE, "metavar": "SIZE"},
+        metadata={"help": "Memory limit of the whole process, such as 2GiB.", "panel": SCALE, "metavar": "SIZE"},
     )
     stream: bool | None = field(
         default=None,
         metadata={
-            "help": "Read the rows piece by piece, or never; by default where they do not fit into memory.",
+            "help": "Read the rows piece by piece, or never; by default if they do not fit into memory.",
             "panel": SCALE,
         },
     )
     max_steps: int | None = field(
-        default=None, metadata={"help": "Training steps, at most.", "panel": SCALE, "metavar": "INTEGER"}
+        default=None, metadata={"help": "Maximum number of training steps.", "panel": SCALE, "metavar": "INTEGER"}
     )
     checkpoint: Any = field(
         default=None,
         metadata={
-            "help": "A file to go on from: the same command, started again, ends as if it had not been stopped.",
+            "help": "File to resume from: the same command, run again, continues as if it had never stopped.",
             "panel": SCALE,
             "metavar": "FILE",
         },

@@ -40,7 +40,7 @@ _VALIDATION_COPIES = 4  # as encoded, as tensors, in the engine's chunks, and on
 
 @dataclass(frozen=True)
 class Survey:
-    """What the first pass found out, the same for every worker."""
+    """The result of the first pass, the same for every worker."""
 
     source: Source
     roles: Roles
@@ -64,7 +64,7 @@ class Survey:
 
     @contextmanager
     def stream(self, encoder: Encoder, plan: Plan, sizes: Sizes, seed: int, team: Team = ALONE) -> Iterator[Stream]:
-        """The training rows as shuffled batches, read by a thread that ends with the block."""
+        """The training rows as shuffled batches, read by a thread that stops when the block ends."""
         settings = plan.candidates[0].settings
         shard = Shard.of(self.statistics.kept, team.rank, team.size)
         mine = shard.share(plan.epoch_rows, self.statistics.rows)
@@ -197,7 +197,7 @@ class StreamData:
 
     def facts(self, spec: Spec) -> Facts:
         rows, line_leaves = self.survey.statistics.rows, None
-        # Rows of another table may lie elsewhere, and have other slopes.
+        # Rows of another table may lie elsewhere and have other slopes.
         if needs_line(spec, rows) and self.validation_source is None:
             line_leaves = straight_line(self.validation(torch.float64)).share_left
         return Facts(
@@ -211,7 +211,7 @@ class StreamData:
         )
 
     def room(self, plan: Plan, validation: Rows, team: Team = ALONE) -> Room:
-        """At this worker; of members as many as all have room for."""
+        """Room at this worker; the number of members is what every worker has room for."""
         candidate = plan.candidates[0]
         encoder, source = self.encoder(candidate.settings.dtype), self.survey.source
 
@@ -234,7 +234,7 @@ class StreamData:
 
 @dataclass(frozen=True)
 class Room:
-    """What fits into memory beside the rest."""
+    """What fits into memory besides the rest."""
 
     members: int
     """To be trained at a time."""
@@ -242,7 +242,7 @@ class Room:
 
 
 def _from_all(work: Callable[[], T], team: Team) -> list[T]:
-    """What each worker finds, for all; or, at every worker, the error of one that has one. Nobody waits in vain."""
+    """The results of all workers, at every worker; or, if one fails, an error at every worker, so that nobody waits."""
     found: T | Exception
     try:
         found = work()
