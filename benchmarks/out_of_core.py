@@ -222,10 +222,10 @@ def steps(arguments: argparse.Namespace) -> dict[str, Any]:
                 start = time.perf_counter()
                 wave.train_epoch(lambda: False)
                 if turn:  # the first warms up
-                    times[name].append(1e3 * (time.perf_counter() - start) / wave._steps_this_epoch)
+                    times[name].append(1e3 * (time.perf_counter() - start) / wave.steps_this_epoch)
     return {
         "batch": arguments.batch_size,
-        "steps_an_epoch": waves["streamed"]._steps_this_epoch,
+        "steps_an_epoch": waves["streamed"].steps_this_epoch,
         "rounds": arguments.rounds,
         "block_rows": room.sizes.block_rows,
         "buffer_rows": room.sizes.buffer_rows,

@@ -166,7 +166,7 @@ def test_going_on_from_moments_and_count(lab):
     for name in mine:
         second.first[name].copy_(first.first[name])
         second.second[name].copy_(first.second[name])
-    second.set_count(7)
+    second.set_step(7)
     for _ in range(5):
         give_gradients(mine, other)
         first.step()

@@ -39,8 +39,12 @@ class Batches(Protocol):
     shared: bool
     """Whether every member sees the same batches."""
 
-    reorder: Callable[[], None]
-    """Device work at the start of an epoch; the engine may put a CUDA graph of it in its place."""
+    recorded: Callable[[], None] | None
+    """A CUDA graph that the engine may put in place of `reorder`."""
+
+    def reorder(self) -> None:
+        """Device work at the start of an epoch."""
+        ...
 
     def start_epoch(self, epoch: int) -> None: ...
     def advance(self) -> bool:
@@ -157,15 +161,15 @@ class Resident:
             mask[-1, b - self._padding :] = 0.0
             self._mask = self._mine(mask)
         self._whole_weight = torch.zeros(orders, len(seeds), dtype=data.x.dtype, device=device)
-        self.reorder: Callable[[], None] = self._reorder
+        self.recorded: Callable[[], None] | None = None
 
     def start_epoch(self, epoch: int) -> None:
         self._given = 0
         if not self.shared:
             self._epoch.fill_(epoch)
-            self.reorder()
+            (self.recorded or self.reorder)()
 
-    def _reorder(self) -> None:
+    def reorder(self) -> None:
         self._step.zero_()
         order = shuffled(self._seeds, self._epoch, self.rows)  # [E, n]
         if self._bootstrap:

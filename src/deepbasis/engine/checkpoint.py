@@ -36,12 +36,23 @@ class WaveState:
     status: list[str]
     reason: list[str]
     tensors: dict[str, Tensor]
-    """"parameters/…", "first/…", "second/…" (Adam's moments), "best/…", "best_score", "best_epoch", "last_epoch",
-    "history"; none before the first epoch."""
+    """"best_score", "best_epoch", "last_epoch" and "history"; after the first epoch also "parameters/…", "first/…" and
+    "second/…" (Adam's moments), "average/…", "best/…"."""
 
     @classmethod
     def fresh(cls, indices: list[int]) -> "WaveState":
-        return cls(indices, 0, 0, [ACTIVE] * len(indices), [""] * len(indices), {})
+        members = len(indices)
+        tensors = {
+            "best_score": torch.full((members,), math.inf, dtype=torch.float64),
+            "best_epoch": torch.zeros(members, dtype=torch.int64),
+            "last_epoch": torch.zeros(members, dtype=torch.int64),
+            "history": torch.zeros(members, 0, len(HISTORY), dtype=torch.float64),
+        }
+        return cls(indices, 0, 0, [ACTIVE] * members, [""] * members, tensors)
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> "WaveState":
+        """A copy with others in their place."""
+        return WaveState(list(self.indices), self.epoch, self.step, list(self.status), list(self.reason), tensors)
 
     def select(self, places: list[int]) -> "WaveState":
         """Some of the members alone."""
@@ -164,12 +175,7 @@ def outcome_of(member: Member, state: WaveState) -> Outcome:
     status, reason = state.status[0], state.reason[0]
     if status == ACTIVE:
         status, reason = INTERRUPTED, f"after epoch {state.epoch}"
-    tensors = state.tensors or {
-        "best_epoch": torch.zeros(1),
-        "last_epoch": torch.zeros(1),
-        "best_score": torch.full((1,), torch.inf),
-        "history": empty_history(1),
-    }
+    tensors = state.tensors
     return Outcome(
         member=member,
         status=status,
@@ -212,7 +218,3 @@ def _cut(value: Any) -> str:
 def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies that later training does not change."""
     return {k: v.detach().to("cpu", copy=True) for k, v in tensors.items()}
-
-
-def empty_history(members: int) -> Tensor:
-    return torch.zeros(members, 0, len(HISTORY), dtype=torch.float64)

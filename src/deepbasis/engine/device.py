@@ -88,9 +88,8 @@ def captured(work: Callable[[], Any], rewind: Callable[[], None], device: torch.
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """An earlier wave is a cycle that holds graphs: if it were collected while another graph is recorded, destroying
-    them would be an operation that a recording does not allow, and end it."""
-    gc.collect()
+    """If the garbage collector found an old graph while another is recorded, destroying it would be an operation that a
+    recording does not allow, and end it."""
     enabled = gc.isenabled()
     gc.disable()
     try:

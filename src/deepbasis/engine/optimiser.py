@@ -1,7 +1,8 @@
-"""AdamW over stacked members: groups by name, a schedule on the device, gradients clipped per member."""
+"""AdamW over stacked members: groups by name, a schedule on the device, gradients clipped per member; an average."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -48,10 +49,10 @@ class AdamW:
         self.groups = [
             (torch.tensor(rate, device=device, dtype=exact), decay, names) for (rate, decay), names in alike.items()
         ]
-        self._step: Callable[[], None] = self._fused_step
+        self._compiled_step: Callable[[], None] | None = None
 
     def step(self) -> None:
-        self._step()
+        (self._compiled_step or self._fused_step)()
 
     def zero_grad(self) -> None:
         for leaf in self.leaves.values():
@@ -66,11 +67,11 @@ class AdamW:
         leaf = next(iter(self.leaves.values()))
         self._count = {name: count.to(leaf.dtype) for name, count in self._count.items()}
         self.groups = [(rate.to(leaf.dtype), decay, names) for rate, decay, names in self.groups]
-        self._step = compiled(self._foreach_step, leaf.device)
+        self._compiled_step = compiled(self._foreach_step, leaf.device)
 
-    def set_count(self, steps: int) -> None:
+    def set_step(self, step: int) -> None:
         for count in self._count.values():
-            count.fill_(steps)
+            count.fill_(step)
 
     def _fused_step(self) -> None:
         self._apply(fused=True)
@@ -132,6 +133,44 @@ class Schedule:
         self._step.add_(1)
 
 
+class Average:
+    """mean <- d mean + (1 - d) p after each step t, with d = min(decay, (1 + t) / (10 + t)).
+
+    The smaller d of the first steps makes the start be forgotten soon. The step is counted on the device: nothing is
+    read back, and a CUDA graph can hold it all.
+    """
+
+    def __init__(self, leaves: Mapping[str, Tensor], decay: float) -> None:
+        self.leaves = {name: leaf.detach() for name, leaf in leaves.items()}
+        self.mean = {name: leaf.clone() for name, leaf in self.leaves.items()}
+        self._aside = {name: torch.empty_like(leaf) for name, leaf in self.leaves.items()}
+        first = next(iter(self.leaves.values()))
+        self._step = torch.zeros((), dtype=first.dtype, device=first.device)
+        self._slowest = 1.0 - decay
+
+    def set_step(self, step: int) -> None:
+        self._step.fill_(step)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self._step.add_(1.0)
+        weight = (9.0 / (10.0 + self._step)).clamp_min(self._slowest)  # 1 - d
+        means = list(self.mean.values())
+        ahead = torch._foreach_sub(list(self.leaves.values()), means)
+        torch._foreach_mul_(ahead, weight)
+        torch._foreach_add_(means, ahead)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside, the parameters are their average."""
+        _copy(self.leaves, self._aside)
+        _copy(self.mean, self.leaves)
+        try:
+            yield
+        finally:
+            _copy(self._aside, self.leaves)
+
+
 def factor(step: int, kind: str, warmup: int, total: int) -> float:
     if step < warmup:
         return (step + 1) / warmup
@@ -149,3 +188,8 @@ def clip_per_member(gradients: list[Tensor], limit: float) -> None:
     scale = (limit / squares.sqrt().clamp_min(1e-30)).clamp_max(1.0)
     for g in gradients:
         g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))
+
+
+@torch.no_grad()
+def _copy(values: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> None:
+    torch._foreach_copy_(list(places.values()), list(values.values()))

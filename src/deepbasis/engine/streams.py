@@ -83,7 +83,7 @@ class Streamed:
         self._next: tuple[Tensor, ...] | None = None
         self._error: Exception | None = None
         self._weight_of_all: Callable[[], float] | None = None
-        self.reorder: Callable[[], None] = lambda: None
+        self.recorded: Callable[[], None] | None = None
 
     def start_epoch(self, epoch: int) -> None:
         if self._weight_of_all is not None:  # the last epoch was cut short
@@ -91,6 +91,9 @@ class Streamed:
         self._weight_of_all = None
         self._given = 0
         self._batches = self._opened(epoch)
+
+    def reorder(self) -> None:
+        """The rows come in the stream's order."""
 
     def _opened(self, epoch: int) -> Iterator[tuple[Tensor, ...]]:
         """Opened when the first batch is wanted: exact training wants none; others are told of an error then."""

@@ -80,7 +80,6 @@ def train(
     run = _Run(build, members, data, validation, settings, place, progress, *file, clock, team, by_members)
     with interrupts() as interrupted, torch.enable_grad():  # a caller's no_grad() is not meant for us
         run.go(interrupted, wave_size)
-    gc.collect()  # the last wave is a cycle of references; its memory is wanted for predictions
     return run.outcomes()
 
 
@@ -151,6 +150,8 @@ class _Run:
                 if not is_out_of_memory(error) or len(self.state.pending[0].indices) == 1 or not self.together.alone:
                     raise
                 self._halve()
+            if self.settings.compile:
+                gc.collect()  # what was compiled refers back to the wave, whose memory is wanted
         if self.by_members:
             self._gather()
 
@@ -186,14 +187,13 @@ class _Run:
         return outcomes
 
     def _train_wave(self, interrupted: Callable[[], bool]) -> None:
-        gc.collect()  # an earlier wave is a cycle of references, and it holds most of the memory
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         state = self.state.pending[0]
         members = [self.members[k] for k in state.indices]
         data = (self.data, self.validation)
         wave = Wave(self.build, state.indices, members, *data, self.settings, self.device, self.together)
-        if state.tensors:
+        if state.epoch > 0:
             wave.restore(state)
         wave.prepare()
         while wave.active and wave.state.epoch < self.settings.epochs:

@@ -1,0 +1,228 @@
+"""What a wave does on the device: a step of all its members, and the validation that keeps the best of each."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepbasis.engine import distributed
+from deepbasis.engine.batches import Batch, Batches, Rows
+from deepbasis.engine.distributed import Team
+from deepbasis.engine.members import Member, Stack
+from deepbasis.engine.optimiser import AdamW, Average, Schedule, clip_per_member
+from deepbasis.engine.settings import Settings
+from deepbasis.engine.streams import Stream
+from deepbasis.gp import exact
+from deepbasis.gp.model import DeepBasisGP
+from deepbasis.gp.objectives import Whole
+from deepbasis.registry import OBJECTIVES
+
+_FEWEST_ROWS = 1024  # of a validation chunk, however many members there are
+
+
+class Descent:
+    """What becomes of gradients: the mean over workers, clipped per member, a step of AdamW, the running average."""
+
+    def __init__(self, stack: Stack, settings: Settings, steps: int, team: Team) -> None:
+        self.stack, self.team, self._clip = stack, team, settings.clip
+        groups = stack.template.parameter_groups()
+        trained = {k: p for k, p in stack.leaves.items() if not (settings.exact and groups[k] == "posterior")}
+        self.optimiser = AdamW(
+            trained,
+            groups,
+            learning_rate=settings.learning_rate,
+            posterior_learning_rate=settings.posterior_learning_rate,
+            noise_learning_rate=settings.noise_learning_rate,
+            kernel_learning_rate=settings.kernel_learning_rate,
+            weight_decay=settings.weight_decay,
+        )
+        self.average = None if settings.average is None else Average(trained, settings.average)
+        self.schedule = Schedule(self.optimiser, settings.schedule, settings.warmup_steps, steps)
+
+    def step(self) -> None:
+        leaves = self.optimiser.leaves.values()
+        self.team.mean_gradients(leaves)
+        if self._clip is not None:
+            clip_per_member([self.stack.with_axis(p.grad) for p in leaves if p.grad is not None], self._clip)
+        self.schedule.apply()
+        self.optimiser.step()
+        if self.average is not None:
+            self.average.update()
+
+    def set_step(self, step: int) -> None:
+        for part in (self.optimiser, self.schedule, self.average):
+            if part is not None:
+                part.set_step(step)
+
+    def memory(self) -> dict[str, dict[str, Tensor]]:
+        """What the next step depends on, beside the parameters and the number of steps."""
+        average = {} if self.average is None else {"average": self.average.mean}
+        return {"first": self.optimiser.first, "second": self.optimiser.second, **average}
+
+
+class MinibatchSteps:
+    """Algorithm 3, lines 2 to 7, for every member."""
+
+    def __init__(
+        self, stack: Stack, source: Batches, descent: Descent, members: Sequence[Member], n: Tensor, objective: str
+    ) -> None:
+        self.stack, self.source, self.descent = stack, source, descent
+        self.alpha, self.beta = (n.new_tensor([getattr(m, name) for m in members]) for name in ("alpha", "beta"))
+        self.n, self._objective = n, OBJECTIVES[objective]
+        self.loss_sum = torch.zeros(len(members), device=n.device, dtype=torch.float64)
+        self.compiled: Callable[[], Tensor] | None = None
+
+    def step(self) -> None:
+        loss = (self.compiled or self.loss)()
+        self.descent.optimiser.zero_grad()
+        loss.backward()
+        self.descent.step()
+
+    def loss(self) -> Tensor:
+        """The sum over members of their losses on the next batch: its gradient is each one's own."""
+        batch = tuple(self.source.take())
+        objective = self._objective
+
+        def loss(
+            model: DeepBasisGP,
+            alpha: Tensor,
+            beta: Tensor,
+            x: Tensor,
+            y: Tensor,
+            weight: Tensor | None,
+            whole_weight: Tensor | None,
+            n: Tensor,
+        ) -> Tensor:
+            whole = None if whole_weight is None else Whole(whole_weight, distributed.global_max)
+            return objective(model, x, y, n, alpha, beta, weight, whole)
+
+        if self.source.shared:
+            losses = self.stack.map(loss, (self.alpha, self.beta), (*batch, self.n))
+        else:
+            losses = self.stack.map(loss, (self.alpha, self.beta, *batch), (self.n,))
+        self.loss_sum.add_(losses.detach())
+        return losses.sum()
+
+
+class ExactSteps:
+    """Algorithm 1, for every member: the gradient of -log p(y) / n, chunk by chunk, then the new solution."""
+
+    def __init__(self, stack: Stack, source: Batches, descent: Descent, n: Tensor, chunk_rows: int) -> None:
+        self.stack, self.source, self.descent = stack, source, descent
+        self._n, self._chunk_rows, self._team = n.double(), chunk_rows, descent.team
+        self.loss_sum = torch.zeros(stack.size, device=n.device, dtype=torch.float64)
+        self.solution: exact.Solution | None = None
+
+    def step(self) -> None:
+        """Lines 2 to 5."""
+        solution, n = self.solution, self._n
+        assert solution is not None
+        self.descent.optimiser.zero_grad()
+        squared = torch.zeros_like(self.loss_sum)
+        for x, y, weight, _ in self.source.chunks(self._chunk_rows):
+            loss, chunk_squared = self.stack.map(exact.model_chunk_loss, (solution,), (x, y, weight))
+            (loss / (n / self._team.size)).sum().backward()  # a sum over workers, of which the mean will be taken
+            squared += chunk_squared
+        self._team.sum_(squared)
+        losses = self.stack.map(exact.model_shared_loss, (solution,), (n,))
+        (losses / n).sum().backward()
+        self.loss_sum.sub_(self.stack.map(exact.model_likelihood, (solution, squared), (n,)) / n)
+        self.descent.step()
+        self.solve()
+
+    @torch.no_grad()
+    def solve(self) -> None:
+        """Eq. 10 at the present parameters, for the next gradient; and as q(w), which the validation predicts with."""
+        total: Any = None
+        for x, y, weight, _ in self.source.chunks(self._chunk_rows):
+            chunk = self.stack.map(exact.model_statistics, (), (x, y, weight))
+            total = chunk if total is None else total.plus(chunk)
+        if not self._team.alone:
+            total = exact.Statistics(*(part.contiguous() for part in total))  # vmap repeats what all members have
+            self._team.sum_(*total)
+        solution = self.stack.map(exact.model_solution, (total,))
+        if self.solution is None:
+            self.solution = exact.Solution(*(part.clone() for part in solution))
+        for place, part in zip(self.solution, solution, strict=True):
+            place.copy_(part)  # in place: a CUDA graph reads and writes fixed addresses
+        for name, value in self.stack.map(exact.model_posterior, (solution,)).items():
+            self.stack.with_axis(self.stack.leaves[f"posterior.{name}"].detach()).copy_(value)
+
+
+Scores = tuple[Tensor, Tensor, Tensor]
+"""For each member: validation score, noise, and the pivot of a failed factorisation or 0."""
+
+
+class Validation:
+    """Validates at the end of an epoch, and keeps the parameters of each member's best one."""
+
+    def __init__(self, steps: MinibatchSteps | ExactSteps, rows: Rows, settings: Settings) -> None:
+        self.stack, self.average, self.team = steps.stack, steps.descent.average, steps.descent.team
+        self.settings, self._loss_sum = settings, steps.loss_sum
+        device, members = self.stack.device, self.stack.size
+        placed = rows.to(device, self.stack.dtype).part(self.team)
+        self.chunks = _chunked(placed, settings.chunk_rows // members)
+        self._weight = total_weight(rows).to(device)
+        self.best = {name: value.clone() for name, value in self.stack.stacked().items()}
+        self.best_score = torch.full_like(self._loss_sum, math.inf)
+        self.active = torch.ones(members, dtype=torch.bool, device=device)
+        self.compiled: Callable[[Batch], Scores] | None = None
+
+    @torch.no_grad()
+    def close_epoch(self) -> Tensor:
+        """[5, E]: summed training loss, validation score, noise, pivot of a failed factorisation or 0, improved or not.
+
+        Device work alone.
+        """
+        self.team.mean_(self._loss_sum)
+        with nullcontext() if self.average is None else self.average.in_place():
+            score, noise, info = self._scores()
+            better = score.isfinite() if self.settings.selection == "last" else score < self.best_score
+            improved = self.active & better & self._loss_sum.isfinite()
+            self.best_score.copy_(torch.where(improved, score, self.best_score))
+            for name, value in self.stack.stacked().items():
+                best = self.best[name]
+                best.copy_(torch.where(improved.view(-1, *[1] * (value.dim() - 1)), value, best))
+        return torch.stack([self._loss_sum, score, noise, info, improved.double()])
+
+    def _scores(self) -> Scores:
+        total: Any = torch.zeros_like(self._loss_sum)
+        for chunk in self.chunks:
+            score, noise, info = (self.compiled or self.score)(chunk)
+            total = total + score
+        self.team.sum_(total)
+        return total / self._weight, noise, info
+
+    def score(self, chunk: Batch) -> Scores:
+        return self.stack.map(self._score_of_one, (), chunk[:3])
+
+    def _score_of_one(self, model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor) -> Scores:
+        t = model(x)
+        if self.settings.objective == "mse":
+            rows = (y - t.mean).square()
+        else:
+            predicted = model.likelihood.distribution(*model.predictive(t))
+            rows = predicted.crps(y) if self.settings.selection == "crps" else -predicted.log_prob(y)
+        rows = torch.where(weight > 0, weight * rows.double(), 0.0)
+        return rows.sum(), model.noise().double(), t.info.double()
+
+
+def _chunked(data: Batch, rows: int) -> list[Batch]:
+    """Chunks of one size, so that one compilation serves them all; the last is filled up with rows of weight 0."""
+    rows = min(max(rows, _FEWEST_ROWS), len(data.y))
+    weight = torch.ones_like(data.y) if data.weight is None else data.weight
+    missing = -len(data.y) % rows
+    x = torch.cat([data.x, data.x[:1].expand(missing, -1)])
+    y = torch.cat([data.y, data.y[:1].expand(missing)])
+    weight = torch.cat([weight, weight.new_zeros(missing)])
+    return [Batch(*parts) for parts in zip(x.split(rows), y.split(rows), weight.split(rows), strict=True)]
+
+
+def total_weight(data: Rows | Stream) -> Tensor:
+    if isinstance(data, Rows) and data.weight is not None:
+        return data.weight.double().sum()
+    total = float(len(data)) if isinstance(data, Rows) or data.total_weight is None else data.total_weight
+    return torch.tensor(total, dtype=torch.float64)
