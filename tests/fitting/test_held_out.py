@@ -124,9 +124,10 @@ def test_a_fit_selects_and_calibrates_on_limited_copies_and_scores_all_rows(tmp_
     X, y = table(400)
     scores = model.evaluate(pd.DataFrame({"a": X[:, 0], "b": X[:, 1]}), y)
     assert model.validation_["crps"] == pytest.approx(scores["crps"], rel=1e-5)
-    x = torch.from_numpy(model.fitted_.preprocessor.transform(pd.DataFrame({"a": X[:, 0], "b": X[:, 1]}))).float()
-    given = Rows(x, torch.from_numpy(model.fitted_.target.transform(y)).float())
-    plain = Ensemble(model.fitted_.models).predict(x)
+    dtype = next(model.fitted_.models[0].parameters()).dtype
+    x = torch.from_numpy(model.fitted_.preprocessor.transform(pd.DataFrame({"a": X[:, 0], "b": X[:, 1]}))).to(dtype)
+    given = Rows(x, torch.from_numpy(model.fitted_.target.transform(y)).to(dtype))
+    plain = Ensemble(model.fitted_.models, dtype=dtype).predict(x)
     limited = limit_copies(given, 3.0)
     assert model.calibration_.scales == pytest.approx(calibrate(plain, limited.y, limited.weight).scales, rel=1e-3)
     assert model.calibration_.scales != pytest.approx(calibrate(plain, given.y).scales, rel=1e-2)
