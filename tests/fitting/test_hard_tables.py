@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("method", ["auto", "dbk-silu", "dbk-rbf", "sv-rbf", "dnn"])
 def test_few_rows(method: str, rows: int) -> None:
     X, y = easy(rows)
-    model = small(method=method, recipe=FEW_STEPS).fit(X, y)
+    model = small(method=method, recipe=FEW_STEPS, epochs=2).fit(X, y)
     assert np.isfinite(model.predict(X, return_std=True)).all()
     assert all(math.isfinite(value) for value in model.validation_.values())
 
@@ -47,7 +47,7 @@ def test_hard_tables(method: str, name: str) -> None:
     if name == "mostly missing":
         X[0] = [1.0, 2.0, 3.0]
         X[1] = [2.0, 1.0, 5.0]
-    model = small(method=method, recipe=FEW_STEPS, objective="mml" if method == "sv-rbf" else None).fit(X, y)
+    model = small(method=method, recipe=FEW_STEPS, epochs=2, objective="mml" if method == "sv-rbf" else None).fit(X, y)
     mean, std = model.predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()
