@@ -344,12 +344,14 @@ def test_a_plan_is_frozen_and_can_be_read():
         plan.recipe = "paper"  # type: ignore[misc]
     assert replace(plan, recipe="paper") != plan
     lines = str(plan).splitlines()
-    assert lines[0] == "recipe default, on cpu (one thread); held out: a 4th of the rows by each member, by turns"
+    assert lines[0] == "recipe default, on cpu (one thread); held out: 1/4 of the rows, another part for each member"
     assert [line.split(" ", 3)[2] for line in lines if line.startswith("candidate")] == [
         "dbk-silu",
         "sv-rbf",
         "sv-rbf-linear",
     ]
+    assert ", 4 members, " in lines[1]
+    assert ", 1 member, " in lines[3]
 
 
 def test_a_fit_follows_its_plan_and_says_who_won(few_exact_steps):

@@ -122,16 +122,17 @@ class Plan:
     def lines(self) -> Iterator[str]:
         """For people: what is held out, then each candidate."""
         parts, fraction = self.hold_out.parts, self.hold_out.fraction
-        held = f"a {parts}th of the rows by each member, by turns" if parts > 1 else f"{fraction:g} of the rows"
+        held = f"1/{parts} of the rows, another part for each member" if parts > 1 else f"{fraction:g} of the rows"
         yield f"recipe {self.recipe}, on {self.device}{' (one thread)' * self.one_thread}; held out: {held}"
         for number, one in enumerate(self.candidates, 1):
             a, s = one.architecture, one.settings
             weights = ", ".join(f"({alpha:g}, {beta:g})" for alpha, beta in one.weights)
             network = f", width {a.width}, {a.blocks} blocks of {a.inner}, embedding {a.embedding}, trend {a.trend}"
-            yield f"candidate {number}: {a.method} ({a.likelihood}), {one.members} members, rank {a.rank}" + (
+            yield f"candidate {number}: {a.method} ({a.likelihood}), {_count(one.members, 'member')}, rank {a.rank}" + (
                 "" if a.is_shallow else network
             )
-            steps = "exact steps" if s.exact else f"epochs of {s.passes} passes, batches of {s.batch_size}"
+            passes = f" of {s.passes} passes" * (s.passes > 1)
+            steps = "exact steps" if s.exact else f"epochs{passes}, batches of {s.batch_size}"
             yield (
                 f"  {s.objective}: {s.epochs} {steps}, rate {s.learning_rate:g}, {s.precision}"
                 f"{', compiled' * s.compile}{'' if s.exact else f'; (alpha, beta): {weights}'}"
@@ -165,3 +166,7 @@ class Plan:
                 "warnings": tuple(record["warnings"]),
             }
         )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)

@@ -70,8 +70,8 @@ class Arguments:
         AUTO,
         one_of(lambda: (AUTO, *EMBEDDINGS)),
         'Embedding of the inputs; auto: fourier for maps (two or three number columns). "fourier" gives the network '
-        'waves across all columns together, for coordinates; "periodic" gives it waves of each column. A map has no '
-        "missing values and more than 2,000 rows to fit.",
+        'waves across all columns together, for coordinates; "periodic" gives it waves of each column, and '
+        '"piecewise-linear" bins of each column. A map has no missing values and more than 2,000 rows to fit.',
         MODEL,
     )
     scaling: str = argument(
@@ -225,4 +225,4 @@ def _entries() -> Iterator[str]:
     for one in arguments():
         default = f'"{one.default}"' if isinstance(one.default, str) else one.default
         yield f"    {one.name} : {one.metadata['kind'].type()}, default {default}"
-        yield fill(one.metadata["help"], 116, initial_indent=" " * 8, subsequent_indent=" " * 8)
+        yield fill(one.metadata["help"], 116, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False)
