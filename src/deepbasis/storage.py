@@ -27,7 +27,7 @@ from torch import Tensor
 from deepbasis.errors import FileFormatError
 
 FORMAT = 1
-"""Raised when an older release could no longer read the file."""
+"""To be increased when older releases could no longer read the file."""
 
 _KEY = "deepbasis"
 _LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
@@ -45,7 +45,7 @@ def save(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor],
 
 
 def load(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save` wrote: (tensors on the CPU, metadata). Everything else is a `FileFormatError`.
+    """What `save` wrote: (tensors on the CPU, metadata). Anything else raises `FileFormatError`.
 
     The header is read first: a file that is not what it should be is refused before its tensors are read.
     """
@@ -128,7 +128,7 @@ def _sweep_up(target: Path) -> None:
 
 
 def _header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[bytes, dict[str, Any]]:
-    """The header as it stands, and the JSON that `save` put into it, with its shape checked and its meaning not yet."""
+    """The header as it is, and the JSON that `save` put into it: checked in form, not yet in meaning."""
     size = os.fstat(file.fileno()).st_size
     prefix = file.read(_LENGTH_BYTES)
     length = int.from_bytes(prefix, "little")

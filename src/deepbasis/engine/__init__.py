@@ -1,1 +1,1 @@
-"""Training and prediction of many models at once. Members, devices, batches and checkpoints are known here alone."""
+"""Training and prediction of many models at once. Only this folder knows members, devices, batches and checkpoints."""

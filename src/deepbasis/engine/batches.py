@@ -1,9 +1,9 @@
 """Where batches come from: rows resident on the device; `streams.py` has a stream of them.
 
-The engine sees one interface. `start_epoch` and `advance` run on the host; `take` is device work alone, without a
+The engine sees one interface. `start_epoch` and `advance` run on the host; `take` is device work only, without a
 synchronisation, so that a whole training step can be one CUDA graph.
 
-With several workers a batch of `batch_size` rows is in parts, one for each: they give what one worker would have.
+With several workers each has a part of a batch of `batch_size` rows; together they give what one worker would.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ class Batch(NamedTuple):
 
 
 class Batches(Protocol):
-    """What the engine asks of a source."""
+    """What the engine needs from a source."""
 
     rows: int
     steps: int
-    """Batches an epoch; an estimate where the data are streamed."""
+    """Batches per epoch; an estimate if the data are streamed."""
     shared: bool
     """Whether every member sees the same batches."""
 
@@ -83,7 +83,7 @@ class Rows:
         return Rows(self.x.to(device, dtype), self.y.to(device, dtype), weight)
 
     def fingerprint(self) -> str:
-        """Tells data sets apart: SHA-256 of shapes, dtypes and values."""
+        """Distinguishes data sets: SHA-256 of shapes, dtypes and values."""
         digest = hashlib.sha256()
         for tensor in (self.x, self.y, self.weight):
             if tensor is not None:
@@ -104,7 +104,7 @@ class Rows:
         return Resident(self._present().to(device, dtype), seeds, batch_size, team, bootstrap=bootstrap)
 
     def part(self, team: Team) -> Batch:
-        """A worker's share of the rows. All have equally many: rows of weight 0 fill up what is missing."""
+        """A worker's share of the rows. All shares have the same size, filled up with rows of weight 0."""
         if team.alone:
             return Batch(self.x, self.y, self.weight)
         rows = team.share(len(self))
@@ -119,7 +119,7 @@ class Rows:
         )
 
     def _present(self) -> "Rows":
-        """Without rows of weight 0: a batch of nothing else has no mean."""
+        """Without rows of weight 0: a batch of only those has no mean."""
         if self.weight is None or bool((self.weight > 0).all()):
             return self
         keep = self.weight > 0
@@ -127,14 +127,14 @@ class Rows:
 
 
 class Resident:
-    """Rows on the device. Each member walks through all of them in an order of its own, anew each epoch.
+    """Rows on the device. Each member goes through all of them in its own order, a new one each epoch.
 
-    A member's order is a function of its seed and the epoch alone: the same on every device, among any number of
-    members, and after a resume. When one batch holds all rows there is no order, and the members share it. Of several
-    workers each finds the same order, and takes its share of every batch.
+    A member's order depends only on its seed and the epoch: the same on every device, among any number of members, and
+    after a resume. If one batch holds all rows there is no order, and the members share it. With several workers each
+    computes the same order and takes its share of every batch.
 
-    With `bootstrap` what a member walks through is a sample of its own, of as many rows, drawn with replacement by its
-    seed alone: the same in every epoch. Then nothing is shared.
+    With `bootstrap` a member goes through its own sample of the same size, drawn with replacement from its seed, the
+    same in every epoch. Then nothing is shared.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Resident:
         self._order.copy_(full.transpose(0, 1))
 
     def _weigh(self, order: Tensor) -> None:
-        """Each worker knows all rows, so it knows the weight of a batch without asking the others."""
+        """Each worker has all rows, so it knows the weight of a batch without asking the others."""
         weight = torch.ones_like(self.data.y) if self.data.weight is None else self.data.weight
         weight = torch.cat([self._pick(weight, order), weight.new_zeros(len(order), self._padding)], 1)
         total = weight.view(len(order), self.steps, self.batch_size).sum(-1)
@@ -232,7 +232,8 @@ def shuffled(seeds: Tensor, epoch: int | Tensor, n: int) -> Tensor:
     """A permutation of 0 … n-1 for each seed [E] and epoch: rows sorted by a hash (SplitMix64) of (seed, epoch, row).
 
     Integer arithmetic that wraps around is the same everywhere, which a random generator's stream is not. All members
-    are sorted at once, the member's number above 48 bits of hash: a GPU sorts one long list far faster than many short.
+    are sorted at once, the member's number above 48 bits of hash: a GPU sorts one long list far faster than many short
+    ones.
     """
     row = torch.arange(n, dtype=torch.int64, device=seeds.device)
     member = torch.arange(len(seeds), dtype=torch.int64, device=seeds.device)[:, None]
@@ -244,8 +245,8 @@ def shuffled(seeds: Tensor, epoch: int | Tensor, n: int) -> Tensor:
 def resampled(seeds: Tensor, places: Tensor, n: int) -> Tensor:
     """The rows, of 0 … n-1, at `places` [E, m] of the bootstrap sample of each seed [E].
 
-    The row at a place is a hash of (seed, place), modulo n: drawn with replacement, and the same at every call. It is
-    hashed as in an epoch before the first, so that the sample has nothing to do with any order.
+    The row at a place is a hash of (seed, place), modulo n: drawn with replacement, and the same at every call. The
+    hash uses an epoch before the first, so that the sample is independent of every order.
     """
     return (_hashed(seeds, -1, places) & (2**63 - 1)) % n
 

@@ -1,4 +1,4 @@
-"""What a run must remember to go on as if it had not been stopped, and what its members come to."""
+"""What a run must remember to continue as if it had never stopped, and the outcome of each member."""
 
 import glob
 import math
@@ -19,10 +19,10 @@ from deepbasis.gp.model import DeepBasisGP
 KIND = "checkpoint"
 
 ACTIVE, FINISHED, STOPPED, FAILED, INTERRUPTED = "active", "finished", "stopped", "failed", "interrupted"
-"""What may be said of a member."""
+"""The possible states of a member."""
 
 HISTORY = ("train_loss", "validation", "noise")
-"""The columns of a history, one row an epoch."""
+"""The columns of a history, one row per epoch."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class WaveState:
         return WaveState(list(self.indices), self.epoch, self.step, list(self.status), list(self.reason), tensors)
 
     def select(self, places: list[int]) -> "WaveState":
-        """Some of the members alone."""
+        """Only some of the members."""
         pick: list[Any] = [[values[k] for k in places] for values in (self.indices, self.status, self.reason)]
         tensors = {name: tensor[places] for name, tensor in self.tensors.items()}
         return WaveState(pick[0], self.epoch, self.step, pick[1], pick[2], tensors)
@@ -66,12 +66,12 @@ class WaveState:
 
 @dataclass
 class RunState:
-    """A run's whole memory: who it is, the waves of members that are not done, and what the others came to."""
+    """The whole state of a run: its identity, the waves of unfinished members, and the finished members."""
 
     identity: dict[str, Any]
-    """What must agree between the file and the run that resumes it."""
+    """What must be the same in the file and in the run that resumes it."""
     pending: list[WaveState]
-    """The first of them is the one in training."""
+    """The first of them is being trained."""
     ended: list[WaveState] = field(default_factory=list)
     """Members that have ended, one in each, without their moments."""
 
@@ -86,9 +86,9 @@ class RunState:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], identity: Mapping[str, Any]) -> "RunState | None":
-        """The run saved at `path`, or None if there is no file. One of another run is refused, never overwritten.
+        """The run saved at `path`, or None if there is no file. A file of another run is refused, never overwritten.
 
-        What workers have written beside it, each for its own members, is taken into the file.
+        What workers wrote beside it, each for its own members, is merged into it.
         """
         parts = sorted(glob.glob(f"{glob.escape(os.fspath(path))}.worker[0-9]*"))
         states = [cls._read(file, identity) for file in [path, *parts] if Path(file).exists()]
@@ -101,14 +101,14 @@ class RunState:
         return state
 
     def save_joined(self, path: str | os.PathLike[str]) -> None:
-        """Save what all workers have come to in place of what each has written."""
+        """Save the merged state of all workers, and remove what each has written."""
         self.save(path)
         for part in glob.glob(f"{glob.escape(os.fspath(path))}.worker[0-9]*"):
             os.unlink(part)
 
     @classmethod
     def joined(cls, states: Sequence["RunState"]) -> "RunState":
-        """Several states of one run as one: of a member that is in more than one of them, the furthest."""
+        """Merge several states of one run; if a member is in more than one, keep its furthest state."""
         furthest: dict[int, float] = {}
         for state in states:
             for wave in state.pending:
@@ -147,7 +147,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a member came to."""
+    """The outcome of a member's training."""
 
     member: Member
     status: str
@@ -157,7 +157,7 @@ class Outcome:
     """From 1; 0 if no epoch had a finite score."""
     best_score: float
     history: dict[str, Tensor]
-    """"train_loss", "validation" and "noise", a number an epoch."""
+    """"train_loss", "validation" and "noise", one number per epoch."""
     parameters: dict[str, Tensor]
     """Of the best epoch, on the CPU."""
 
@@ -201,7 +201,7 @@ def _check_identity(path: str | os.PathLike[str], theirs: Mapping[str, Any], our
 
 
 def _differing(theirs: Any, ours: Any) -> str:
-    """Only the part that differs, so that the message can be read."""
+    """Only the part that differs, to keep the message readable."""
     if isinstance(theirs, list) and isinstance(ours, list):
         theirs, ours = dict(enumerate(theirs)), dict(enumerate(ours))
     if isinstance(theirs, dict) and isinstance(ours, dict):
@@ -216,5 +216,5 @@ def _cut(value: Any) -> str:
 
 
 def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that later training does not change."""
+    """Copies that later training leaves unchanged."""
     return {k: v.detach().to("cpu", copy=True) for k, v in tensors.items()}

@@ -15,7 +15,7 @@ _WARM_UP_STEPS = 3  # before a capture: libraries allocate their workspaces, the
 
 
 def named(name: Any) -> torch.device:
-    """The device of this name, whether or not it is there; "auto" is a GPU if there is one."""
+    """The device of this name, whether or not it exists; "auto" is a GPU if there is one."""
     try:
         device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
     except (RuntimeError, TypeError):
@@ -26,7 +26,7 @@ def named(name: Any) -> torch.device:
 
 
 def present(name: Any) -> torch.device:
-    """The same, and it is there."""
+    """The same, if it exists; otherwise an error."""
     device = named(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
@@ -42,10 +42,10 @@ _threads_before = 0
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Batches of some hundred rows gain little from a second thread, and lose much on a busy machine.
+    """Batches of a few hundred rows gain little from a second thread, and lose much on a busy machine.
 
-    And sums, rounded in the same order, are the same whatever the number of cores. The number is that of the whole
-    process: where fits overlap the first one sets it, and the last one gives the threads back.
+    Sums are also rounded in the same order, so results do not depend on the number of cores. The setting is global: if
+    fits overlap, the first one sets it and the last one restores it.
     """
     global _fits_with_one_thread, _threads_before
     with _lock:
@@ -101,7 +101,7 @@ def _no_collection() -> Iterator[None]:
 
 @contextmanager
 def training_precision(precision: str, backbone: Any) -> Iterator[None]:
-    """tf32 and bf16 hold inside this block alone."""
+    """tf32 and bf16 apply only inside this block."""
     matmul: Any = torch.backends.cuda.matmul
     before = matmul.allow_tf32
     if precision == "tf32":

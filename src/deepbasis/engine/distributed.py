@@ -1,7 +1,7 @@
-"""Several workers, one run: the few collectives that training and statistics need, which do nothing for one worker.
+"""Several workers, one run: the few collectives that training and statistics need. They do nothing for one worker.
 
 A worker is a process that `torchrun` has started. CPU tensors and Python objects go through gloo, CUDA tensors through
-NCCL. What one worker calls here all must call, in the same order.
+NCCL. Whatever one worker calls here, all must call, in the same order.
 """
 
 import os
@@ -31,7 +31,7 @@ class Team:
     rank: int = 0
     size: int = 1
     group: Any = None
-    """A gloo group for what is on the CPU; None for a worker alone, whose collectives do nothing."""
+    """A gloo group for CPU tensors; None for a single worker, whose collectives do nothing."""
 
     @property
     def alone(self) -> bool:
@@ -39,24 +39,24 @@ class Team:
 
     @property
     def first(self) -> bool:
-        """Whether this is the worker that writes files and speaks."""
+        """Whether this is the worker that writes files and prints."""
         return self.rank == 0
 
     def share(self, rows: int) -> int:
-        """How many of so many rows are a worker's; the last one's may be fewer, or none."""
+        """A worker's share of this many rows; the last worker may have fewer, or none."""
         return -(-rows // self.size)
 
     # ---- tensors -----------------------------------------------------------------------------------------------
 
     def sum_(self, *tensors: Tensor) -> None:
-        """Make each tensor the sum of what all workers have: one all-reduce for all of a dtype."""
+        """Replace each tensor by its sum over all workers: one all-reduce per dtype."""
         if self.alone:
             return
         for dtype in {tensor.dtype: None for tensor in tensors}:
             _sum_as_one([tensor for tensor in tensors if tensor.dtype == dtype])
 
     def mean_(self, *tensors: Tensor) -> None:
-        """Make each tensor, all of one dtype, the mean of what all workers have: one all-reduce."""
+        """Replace each tensor, all of one dtype, by its mean over all workers: one all-reduce."""
         if not self.alone:
             _sum_as_one(list(tensors), 1.0 / self.size)
 
@@ -64,7 +64,7 @@ class Team:
         self.mean_(*(leaf.grad for leaf in leaves if leaf.grad is not None))
 
     def begin_sum(self, value: float) -> Callable[[], float]:
-        """Start to add up a number over workers; the function that comes back waits for the sum."""
+        """Start summing a number over workers; the returned function waits for the sum."""
         if self.alone:
             return lambda: value
         tensor = torch.tensor([value], dtype=torch.float64)
@@ -92,7 +92,7 @@ class Team:
     # ---- objects -----------------------------------------------------------------------------------------------
 
     def broadcast_object(self, value: T) -> T:
-        """What the first worker has, for all."""
+        """The first worker's object, at every worker."""
         if self.alone:
             return value
         values = [value]
@@ -100,7 +100,7 @@ class Team:
         return values[0]
 
     def gather_objects(self, value: T) -> list[T]:
-        """What every worker has, in their order, for all."""
+        """The objects of all workers, in their order, at every worker."""
         if self.alone:
             return [value]
         values: list[Any] = [None] * self.size
@@ -108,7 +108,7 @@ class Team:
         return values
 
     def from_first(self, work: Callable[[], T]) -> T:
-        """Let the first worker do something, and give what it came to to all: a result, or an error to raise."""
+        """Let the first worker do something, and give all workers its result, or its error to raise."""
         if self.alone:
             return work()
         result: Any = None
@@ -130,7 +130,7 @@ _team = ALONE
 
 
 def start(device: str = "auto") -> Team:
-    """The team that `torchrun` has made this process a part of; `ALONE` if it has not, or if there is one worker.
+    """The team that `torchrun` made this process part of; `ALONE` without torchrun, or with one worker.
 
     On a machine with GPUs each worker takes the one of its local rank, unless `device` is "cpu". A second call returns
     the same team.
@@ -160,7 +160,7 @@ def stop() -> None:
 
 
 def _launched() -> bool:
-    """Whether the environment is what torchrun, or something like it, gives a worker among others."""
+    """Whether torchrun, or something like it, started this process as one of several workers."""
     known = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
     return known and os.environ["WORLD_SIZE"] != "1"
 
@@ -182,8 +182,8 @@ def _fresh(store: Any, rank: int, size: int) -> Any:
     """A part of torchrun's store that nobody has written to.
 
     torchrun keeps its store when it starts workers again, and they would try to reach those before them. The first
-    worker thinks of a name for the part. It tells it to every number that a worker has announced itself by, also to
-    those of the dead, until all that live have confirmed it.
+    worker chooses a name for the part. It sends it to every number under which a worker has announced itself, dead ones
+    included, until all living workers have confirmed it.
     """
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -220,9 +220,9 @@ def _largest_of(values: list[float], group: Any) -> list[float]:
 
 
 class _NowAndThen:
-    """Asks the others at a few of its calls alone: a question costs as much as a small step.
+    """Asks the others only at some of its calls: asking costs as much as a small step.
 
-    How long it was since the last question is the answer of all as well, so that all leave out the same calls.
+    The time since the last question is agreed on as well, so that all workers skip the same calls.
     """
 
     def __init__(self, flag: Callable[[], bool], group: Any) -> None:
@@ -265,7 +265,7 @@ def _keep_owner(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
 
 
 def _to_the_owner(ctx: Any, gradient: Tensor) -> Tensor:
-    """The maximum is everybody's, so its gradient is the sum of all; it belongs to the row that is the largest."""
+    """All workers use the maximum, so its gradient is their sum; it goes to the row with the largest value."""
     (owner,) = ctx.saved_tensors
     total, owners = _global_sum(torch.stack([gradient, owner.to(gradient.dtype)]))
     return torch.where(owner, total / owners, 0.0)  # equal maxima at several workers share it
@@ -280,6 +280,6 @@ _global_max.register_vmap(lambda info, axes, local: (_global_max(local), axes[0]
 def global_max(local: Tensor) -> Tensor:
     """The largest of all workers' values, element by element, with the gradient that one process would find.
 
-    torch's own differentiable all-reduce goes backwards by the operation it went forwards by, a maximum of gradients.
+    torch's own differentiable all-reduce uses the same operation backwards, a maximum of gradients, which is wrong.
     """
     return _global_max(local)

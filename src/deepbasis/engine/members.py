@@ -27,7 +27,7 @@ class Member:
     noise: float = 1e-2
     """Initial sigma_eps^2."""
     slope: tuple[float, ...] = field(default=(), repr=False)
-    """Of the prior mean; none where that is a constant, but zeros where other members of the run have one."""
+    """Slope of the prior mean; empty if it is a constant, zeros if other members of the run have one."""
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
@@ -38,7 +38,7 @@ class Member:
 
 
 Build = Callable[[Member], DeepBasisGP]
-"""Makes a member's model. It must depend on the member alone: `build(..., seed=member.seed)` does."""
+"""Makes a member's model. It must depend on the member only: `build(..., seed=member.seed)` does."""
 
 
 class Stack:
@@ -108,12 +108,12 @@ class Stack:
 
     @torch.no_grad()
     def load(self, parameters: Mapping[str, Tensor]) -> None:
-        """Copy stacked parameters in."""
+        """Copy stacked parameters into the leaves."""
         for name, value in self.stacked().items():
             value.copy_(parameters[name])
 
     def member(self, k: int, parameters: Mapping[str, Tensor] | None = None) -> DeepBasisGP:
-        """Member k as a model of its own, with `parameters` (stacked) in place of the present ones if given."""
+        """Member k as a model of its own, with `parameters` (stacked) instead of the current ones if given."""
         model = deepcopy(self.template)
         if self.size > 1:
             model = model.to_empty(device=self.device)
@@ -140,7 +140,7 @@ def _same_tensors(module: nn.Module) -> nn.Module:
 
 
 class _Apply(nn.Module):
-    """Lets `functional_call` run any function of a model, not its `forward` alone."""
+    """Lets `functional_call` run any function of a model, not only its `forward`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class Ensemble:
     ) -> None:
         self.stack = Stack(models, device=torch.device(device), dtype=dtype)
         self.calibration = calibration
-        if chunk_rows is None:  # a CPU's cache holds little, a GPU wants much to do
+        if chunk_rows is None:  # a CPU's cache is small, a GPU needs much work at once
             chunk_rows = 65_536 if self.stack.device.type == "cuda" else 4_096
         self.chunk_rows = max(1, check_positive_int("chunk_rows", chunk_rows) // len(models))
 

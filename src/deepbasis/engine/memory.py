@@ -1,4 +1,4 @@
-"""How many members fit: an estimate of a step's memory, what the device has free, and what running out looks like."""
+"""How many members fit: an estimate of a step's memory, the free memory, and how running out of it shows."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -14,7 +14,7 @@ _STATE_COPIES = 8  # parameters, gradients, two moments, best parameters, averag
 _SHARE = 0.7  # of what is free; the estimate is an estimate
 
 UNKNOWN = 4 * 2**30
-"""What is taken to be there where the system does not tell."""
+"""Assumed if the system does not report its memory."""
 
 _GROUP_FILES = {
     "": ("", "memory.max", "memory.current", ("inactive_file", "active_file")),
@@ -71,7 +71,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def available_on_host(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/cgroup")) -> int:
-    """What this machine, or the container that this process runs in, has to give. Both count the cache of files."""
+    """The free memory of this machine, or of this process's container; the file cache counts as free."""
     return max(0, min([*_free(proc / "meminfo"), *_left_by_groups(proc / "self" / "cgroup", control)], default=UNKNOWN))
 
 
@@ -98,14 +98,14 @@ def _left_by_groups(membership: Path, control: Path) -> Iterator[int]:
         for group in [own, *own.parents]:
             try:
                 stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                cache = sum(int(stat.get(name, 0)) for name in cached)  # given up as soon as memory is wanted
+                cache = sum(int(stat.get(name, 0)) for name in cached)  # freed as soon as memory is needed
                 yield int((group / limit).read_text()) - int((group / used).read_text()) + cache
             except (OSError, ValueError):  # no such group here, or "max": no limit
                 continue
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has a type for it; the CPU's allocator says it in words."""
+    """CUDA has an exception type for it; the CPU's allocator only a message."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

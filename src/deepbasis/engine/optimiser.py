@@ -45,7 +45,7 @@ class AdamW:
         for name in leaves:
             rate = rates.get(groups[name]) or learning_rate
             alike.setdefault((rate, weight_decay if groups[name] == "network" else 0.0), []).append(name)
-        exact = torch.float32 if self._on_gpu else torch.float64  # a fused step on a GPU takes float32 alone
+        exact = torch.float32 if self._on_gpu else torch.float64  # a fused step on a GPU takes float32 only
         self.groups = [
             (torch.tensor(rate, device=device, dtype=exact), decay, names) for (rate, decay), names in alike.items()
         ]
@@ -124,7 +124,7 @@ class Schedule:
             self._step.fill_(step)
 
     def apply(self) -> None:
-        """Set the rates for the step that comes, and count it."""
+        """Set the rates for the next step, and count it."""
         if not self.active:
             return
         now = self._table.index_select(0, self._step.clamp_max(len(self._table) - 1))[0]
@@ -136,8 +136,8 @@ class Schedule:
 class Average:
     """mean <- d mean + (1 - d) p after each step t, with d = min(decay, (1 + t) / (10 + t)).
 
-    The smaller d of the first steps makes the start be forgotten soon. The step is counted on the device: nothing is
-    read back, and a CUDA graph can hold it all.
+    The smaller d of the first steps makes it forget the start quickly. The step is counted on the device: nothing is
+    read back, and a CUDA graph can hold everything.
     """
 
     def __init__(self, leaves: Mapping[str, Tensor], decay: float) -> None:
@@ -162,7 +162,7 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, the parameters are their average."""
+        """Within this block the parameters are replaced by their average."""
         _copy(self.leaves, self._aside)
         _copy(self.mean, self.leaves)
         try:

@@ -22,10 +22,10 @@ class Settings:
     epochs: int = 400
     """With `objective="mml"` an epoch is one full-batch step."""
     passes: int = 1
-    """Over the rows in an epoch: where a pass is a step or two, to validate after each costs as much as the steps."""
+    """Passes over the rows in an epoch. Validating after each step or two costs as much as the steps."""
     batch_size: int = 1024
     bootstrap: bool = False
-    """Whether each member trains on rows of its own: as many as there are, drawn with replacement once, by its seed."""
+    """Whether each member trains on its own bootstrap sample of the rows, drawn once from its seed."""
     learning_rate: float = 1e-3
     posterior_learning_rate: float | None = None
     """For q(w); None is `learning_rate`."""
@@ -39,16 +39,16 @@ class Settings:
     clip: float | None = None
     """The largest norm of a member's gradient."""
     average: float | None = None
-    """The decay of a running average of the parameters, such as 0.995, that is validated, kept and predicted with in
-    their place; None is the parameters themselves."""
+    """The decay of a running average of the parameters, such as 0.995, that is validated, kept and used for prediction;
+    None uses the parameters themselves."""
     selection: str = "nll"
-    """What the best epoch has least of on the validation rows: "nll" or "crps"; for a DNN it is the squared error.
-    "last" keeps the last epoch, whatever its NLL is."""
+    """The score that is lowest at the best epoch, on the validation rows: "nll" or "crps"; for a DNN it is the squared
+    error. "last" keeps the last epoch, whatever its NLL is."""
     patience: int | None = None
     """Epochs without a better validation score after which a member stops; None is never."""
     precision: str = "float32"
-    """"float64", "float32", "tf32" or "bf16". The last two are for training steps alone: tf32 for all matrix products
-    on a GPU, bf16 for the backbone's. Validation and prediction are in full float32 always."""
+    """"float64", "float32", "tf32" or "bf16". The last two are for training steps only: tf32 for all matrix products
+    on a GPU, bf16 for the backbone's. Validation and prediction are always in full float32."""
     compile: bool = False
     """torch.compile for the training step."""
     cuda_graph: bool = True

@@ -141,7 +141,7 @@ class ExactSteps:
             chunk = self.stack.map(exact.model_statistics, (), (x, y, weight))
             total = chunk if total is None else total.plus(chunk)
         if not self._team.alone:
-            total = exact.Statistics(*(part.contiguous() for part in total))  # vmap repeats what all members have
+            total = exact.Statistics(*(part.contiguous() for part in total))  # vmap repeats what all members share
             self._team.sum_(*total)
         solution = self.stack.map(exact.model_solution, (total,))
         if self.solution is None:
@@ -211,7 +211,7 @@ class Validation:
 
 
 def _chunked(data: Batch, rows: int) -> list[Batch]:
-    """Chunks of one size, so that one compilation serves them all; the last is filled up with rows of weight 0."""
+    """Chunks of equal size, so that one compilation serves them all; the last is filled up with rows of weight 0."""
     rows = min(max(rows, _FEWEST_ROWS), len(data.y))
     weight = torch.ones_like(data.y) if data.weight is None else data.weight
     missing = -len(data.y) % rows

@@ -19,7 +19,7 @@ class Stream:
     """A data set too large to hold. `open_epoch(epoch)` gives batches (x [b, d], y [b]) of at most the batch size, or
     (x, y, weight [b]) with positive weights.
 
-    Every member sees the same batches. `name` stands for the data in a checkpoint, which cannot look at all of them.
+    Every member sees the same batches. `name` identifies the data in a checkpoint, which cannot hash all of them.
     With several workers `open_epoch` gives the batches of this one's shard, of at most `team.share(batch_size)` rows;
     `rows` is the number of all.
     """
@@ -29,12 +29,12 @@ class Stream:
     columns: int
     name: str
     epoch_rows: int | None = None
-    """Rows of one epoch of all workers, where an epoch is not a pass over all rows."""
+    """Rows of one epoch over all workers, if an epoch is not a pass over all rows."""
     total_weight: float | None = None
-    """The sum of the weights of all rows, where batches carry a weight [b] as a third tensor."""
+    """The sum of the weights of all rows, if batches carry a weight [b] as a third tensor."""
     open_pass: Callable[[int], Iterable[tuple[Tensor, ...]]] | None = None
-    """Every row of this worker's once, at most so many at a time, in a fixed order: what exact training takes. Without
-    it that takes epoch 0, which must then be all rows."""
+    """Every row of this worker once, at most this many at a time, in a fixed order, for exact training. Without it,
+    exact training uses epoch 0, which must then hold all rows."""
 
     def __len__(self) -> int:
         return self.rows
@@ -63,8 +63,8 @@ class Stream:
 class Streamed:
     """Batches of a `Stream`, copied one at a time into a fixed place on the device.
 
-    Several workers take a step together as long as any has rows; one that has none goes on with rows of weight 0. How
-    many they have is asked one step ahead, so that nobody waits for the answer.
+    Several workers take a step together as long as any has rows; one that has none continues with rows of weight 0. How
+    many rows there are is asked one step ahead, so that nobody waits for the answer.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Streamed:
         """The rows come in the stream's order."""
 
     def _opened(self, epoch: int) -> Iterator[tuple[Tensor, ...]]:
-        """Opened when the first batch is wanted: exact training wants none; others are told of an error then."""
+        """Opened when the first batch is wanted: exact training needs none. The other workers learn of errors then."""
         yield from self.stream.open_epoch(epoch)
 
     def advance(self) -> bool:

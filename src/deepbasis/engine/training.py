@@ -53,12 +53,12 @@ def train(
     spread: str = "auto",
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Outcome]:
-    """Train every member and return what each came to, in their order.
+    """Train every member and return their outcomes, in order.
 
     `build(member)` makes a member's model; the engine stacks them. With `checkpoint`, the run is written there at most
-    every `checkpoint_seconds` and when it ends; the same call then goes on from it. Ctrl-C ends the run after the
-    present step, with the best parameters so far; a second one at once. `wave_size` is the number of members at a time;
-    by default as many as fit. `progress` is told after each epoch. Speed and seconds are by the `clock`.
+    every `checkpoint_seconds` and when it ends; the same call then resumes from it. Ctrl-C ends the run after the
+    current step, with the best parameters so far; a second one ends it at once. `wave_size` is the number of members at
+    a time; by default as many as fit. `progress` is called after each epoch. Speed and seconds are by the `clock`.
 
     Every worker of a `team` makes the same call and gets the same outcomes. What is spread over them is the members,
     each worker training its own (`spread="members"`, the default for `Rows` where there are enough), or the rows of
@@ -85,9 +85,9 @@ def train(
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a flag that the engine looks at between steps; the second one raises as usual."""
+    """Turn the first Ctrl-C into a flag that the engine checks between steps; the second one raises as usual."""
     seen = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # handlers can be set in the main thread alone
+    if threading.current_thread() is not threading.main_thread():  # handlers can be set only in the main thread
         yield seen.is_set
         return
     before = signal.getsignal(signal.SIGINT)
@@ -156,7 +156,7 @@ class _Run:
             self._gather()
 
     def _beginning(self, wave_size: int | None) -> RunState:
-        """What the file remembers, or every member before its first epoch; of either what this worker is to train."""
+        """The state in the file, or every member before its first epoch; of these, what this worker is to train."""
         path, identity = self.path, {} if self.path is None else self._identity()
         saved = None if path is None else self.team.from_first(lambda: RunState.load(path, identity))
         everyone = list(range(len(self.members)))
@@ -167,7 +167,7 @@ class _Run:
         return RunState(identity, self._waves(everyone[self.team.rank :: self.team.size], wave_size))
 
     def _gather(self) -> None:
-        """What every worker's members have come to, at every worker."""
+        """The outcomes of all workers' members, at every worker."""
         found = self.team.gather_objects((self.state, self.cut_short))
         self.state = RunState.joined([state for state, _ in found])
         self.cut_short = [wave for _, cut_short in found for wave in cut_short]
@@ -220,7 +220,7 @@ class _Run:
         self._written = self.clock()
 
     def _halve(self) -> None:
-        """Out of memory: go on from the last state that is remembered, with half as many members at a time."""
+        """Out of memory: continue from the last saved state, with half as many members at a time."""
         state = self.state.pending.pop(0)
         everyone = list(range(len(state.indices)))
         half = len(everyone) // 2
@@ -241,7 +241,7 @@ class _Run:
         return min(self.together.gather_objects(fitting))
 
     def _check_that_all_are_alike(self, wave_size: int | None) -> None:
-        """Workers that do different things would wait for each other for ever."""
+        """Workers that do different things would wait for each other forever."""
         if self.team.alone:
             return
         mine = {
@@ -298,7 +298,7 @@ def _plain(values: Settings | Member) -> dict[str, object]:
 
 
 def _description(model: DeepBasisGP) -> dict[str, str]:
-    """Tells models apart: the shape and a digest of the initial values of each parameter and buffer; the jitter."""
+    """Distinguishes models: the shape and a digest of the initial values of each parameter and buffer; the jitter."""
     values = {name: f"{list(p.shape)} {_digest(p)}" for name, p in model.state_dict().items()}
     return {**values, "jitter": str(getattr(model.expansion, "jitter", None))}
 

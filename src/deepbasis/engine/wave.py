@@ -22,10 +22,10 @@ log = logging.getLogger("deepbasis")
 
 
 class Wave:
-    """Trains `members` together. `train_epoch` does device work alone; `end_epoch` reads the results, once an epoch.
+    """Trains `members` together. `train_epoch` does device work only; `end_epoch` reads the results, once per epoch.
 
     Nothing in here mixes members: the loss is a sum over them, clipping is per member, AdamW works element by element.
-    So a member that fails turns its own numbers into NaN, and no others.
+    So a member that fails turns only its own numbers into NaN.
 
     Several workers that share the rows (`team`) have the same wave, with the same parameters at all times: each finds
     the gradient of its rows, and steps with the mean over workers, which is the gradient of one worker with all rows.
@@ -67,7 +67,7 @@ class Wave:
     # ---- an epoch ----------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Compile and capture what can be; go on without, and say so in one line, where it cannot."""
+        """Compile and capture what can be; otherwise continue without, and log one line."""
         if self.settings.compile:
             self._compile()
         if isinstance(self.steps, ExactSteps):
@@ -91,7 +91,7 @@ class Wave:
         return True
 
     def end_epoch(self) -> None:
-        """Validate, keep the best parameters of each member, and decide who goes on. The one synchronisation."""
+        """Validate, keep the best parameters of each member, and decide which continue: the only synchronisation."""
         state = self.state
         state.epoch += 1
         state.step += self.steps_this_epoch
@@ -185,7 +185,7 @@ class Wave:
         return places | {f"best/{name}": value for name, value in self.validation.best.items()}
 
     def export(self) -> WaveState:
-        """Everything that `restore` needs to go on from here, on the CPU."""
+        """Everything that `restore` needs to continue from here, on the CPU."""
         return self.state.with_tensors(to_cpu({**self.state.tensors, **self._places()}))
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""`Plan`: everything that "auto" comes to for a table, decided once (`decide.py`), before anything is trained.
+"""`Plan`: what every "auto" is resolved to for a table, once (`decide.py`), before anything is trained.
 
 A plan is frozen and can be printed (`deepbasis fit --explain-plan`, `model.plan_`). `Fitted` records which of its
 candidates won.
@@ -19,33 +19,33 @@ from deepbasis.gp.model import DeepBasisGP
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Which rows members do not train on. With several `parts` each member holds out one of them, by turns."""
+    """Which rows members do not train on. With several `parts` each member holds out one of them, in turn."""
 
     parts: int
     fraction: float
-    """Of the rows, where all members hold out the same."""
+    """Share of the rows, if all members hold out the same."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a table before anything is trained: all that a plan depends on."""
+    """What is known about a table before anything is trained: everything that a plan depends on."""
 
     table_rows: int
     rows: int
-    """That a member is fitted to: those of the largest fold."""
+    """Rows that a member is fitted to, in the largest fold."""
     columns: int
     """As encoded."""
     number_columns: int = 0
-    """Where all that say anything are numbers without gaps; else 0."""
+    """Number columns, if all columns that vary are numbers without gaps; otherwise 0."""
     grouped: bool = False
     streamed: bool = False
     line_leaves: float | None = None
-    """The share of the target's variance that a straight line leaves; None where nobody asked."""
+    """The share of the target's variance that a straight line leaves; None if not needed."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a member is made of: all that it takes to build one, beside the member's own seed and start."""
+    """What a member is made of: everything needed to build one, except its own seed and starting values."""
 
     method: str
     likelihood: str
@@ -90,9 +90,9 @@ class Candidate:
     """(alpha, beta) to try: all are trained together, and the validation score chooses."""
     calibrate: bool
     on_all_rows: bool = False
-    """Trained on every row, and judged by its posterior given the others: a kernel of exact inference."""
+    """Trained exactly on every row, and scored on held-out rows by its posterior given the others."""
     noise_rate_again: float | None = None
-    """The learning rate of the noise when it is trained a second time, where the noise still falls at the end."""
+    """The learning rate of the noise in a second training, if the noise still falls at the end of the first."""
 
     @property
     def far_fall(self) -> float:
@@ -108,15 +108,15 @@ class Plan:
     recipe: str
     hold_out: HoldOut
     copies_limit: float | None
-    """The copies of an input among the validation rows count for so many average inputs at most."""
+    """Copies of an input among the validation rows count as at most this many average inputs."""
     start_from_data: bool
     """Whether the noise, and the inducing points of a shallow kernel, start from the rows."""
     candidates: tuple[Candidate, ...]
-    """Networks first. On a small table there may be kernels too, which are tried in their order."""
+    """Networks first. On a small table kernels may follow, which are tried in order."""
     device: str
     one_thread: bool
     epoch_rows: int
-    """Rows of an epoch: all of them, or a piece where the table is streamed."""
+    """Rows of an epoch: all of them, or some if the table is streamed."""
     warnings: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Where a training starts: what the rows say before it.
+"""Where training starts: what the rows tell before it.
 
 NOTE[DIFF]: the paper starts at a noise variance of 0.01 whatever the data. That is `recipe="paper"`.
 """
@@ -16,8 +16,8 @@ from deepbasis.fitting.plan import Architecture, Candidate
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.registry import LIKELIHOODS
 
-_MOST_ROWS = 20_000  # of more rows every m-th is looked at
-_RIDGE = 1e-3  # the penalty, a row
+_MOST_ROWS = 20_000  # of more rows every m-th is used
+_RIDGE = 1e-3  # the penalty per row
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Line:
     variance: float
     """Of the target."""
     rows: float
-    """As many rows of equal weight would tell as much."""
+    """The effective number of rows, given their weights."""
 
     @property
     def share_left(self) -> float:
-        """What it leaves of the variance, with as many rows fewer as it has numbers: many columns fit anything."""
+        """The share of the variance that it leaves, corrected for its degrees of freedom: many columns fit anything."""
         freedom = self.rows - len(self.slope) - 1
         if freedom <= 0 or self.variance <= 0.0:
             return math.inf
@@ -81,7 +81,7 @@ def _slopes_by_turns(line: Line | None, trend: str) -> list[tuple[float, ...]]:
 
 
 def distinct_rows(rows: Rows) -> int:
-    """Inducing points at equal rows would be told apart by rounding alone: there are no more than these."""
+    """The most inducing points that make sense: those at equal rows would differ by rounding only."""
     return len(torch.unique(_some(rows.x), dim=0))
 
 

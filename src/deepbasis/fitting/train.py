@@ -1,4 +1,4 @@
-"""Training a candidate: members on one lot of rows, the (alpha, beta) that suits them, and what they predict then."""
+"""Training a candidate: its members on one set of rows, the best (alpha, beta), and their predictions."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from deepbasis.progress import Progress, ProgressBar
 
 @dataclass(frozen=True)
 class Execution:
-    """How a fit is run: nothing of it changes what is fitted."""
+    """How a fit is run; this does not change what is fitted."""
 
     checkpoint: str | PathLike[str] | None = None
-    """A file to go on from."""
+    """A file to resume from."""
     checkpoint_seconds: float = 60.0
-    """Between two writings of it."""
+    """Seconds between two writings of it."""
     team: Team = ALONE
     progress: Progress | None = None
-    """Called after every epoch, in place of a bar on the terminal."""
+    """Called after every epoch, instead of a bar on the terminal."""
 
 
 HERE = Execution()
@@ -48,7 +48,7 @@ HERE = Execution()
 
 @dataclass(frozen=True)
 class Trained:
-    """What training a candidate has come to."""
+    """The outcome of training a candidate."""
 
     candidate: Candidate
     architecture: Architecture
@@ -75,8 +75,8 @@ class Trained:
         return replace(self, models=models)
 
     def calibrated(self, predicted: GaussianMixture, rows: Rows) -> tuple[Trained, GaussianMixture]:
-        """Calibrated on what was predicted for rows held out, if it is to be; the same at every worker, since each has
-        all of these rows."""
+        """Calibrated on the predictions for held-out rows, if wanted; the same at every worker, since each has all of
+        these rows."""
         if not self.candidate.calibrate:
             return self, predicted
         found = calibrate(predicted, rows.y, rows.weight)
@@ -103,7 +103,7 @@ class Runner:
         start: Rows | None = None,
         wave_size: int | None = None,
     ) -> Trained:
-        """Every member, for every (alpha, beta), in one run. `start` are rows that say where to start, for a stream."""
+        """Every member, for every (alpha, beta), in one run. `start` are rows to start from, for a stream."""
         team = self.execution.team
         rows = data if isinstance(data, Rows) else start if start is not None else selecting
         architecture = candidate.architecture
@@ -146,8 +146,8 @@ class Runner:
         return found
 
     def _with_little_noise(self, found: Trained, train_again: Callable[[Candidate], Trained]) -> Trained:
-        """A kernel whose noise still falls is trained again with a faster rate for it; the first stands if that does
-        not end well. The function may have no noise at all, as that of a computer experiment."""
+        """A kernel whose noise still falls is trained again with a faster rate for it; the first result is kept if that
+        fails. The function may have no noise at all, as in a computer experiment."""
         candidate = found.candidate
         fall = max(math.log(one.member.noise / float(one.history["noise"][-1])) for one in found.outcomes)
         if not self.execution.team.broadcast_object(fall >= candidate.far_fall):
@@ -181,7 +181,7 @@ def _best_weights(outcomes: list[Outcome], pairs: int) -> list[Outcome]:
 
 
 def _give_residual_variance(found: Trained, rows: Rows) -> None:
-    """A DNN has no variance of its own: each member predicts with that of its residuals on the rows held out."""
+    """A DNN has no variance of its own: each member predicts with that of its residuals on the held-out rows."""
     with torch.no_grad():
         for model, mean in zip(found.models, found.ensemble.means(rows.x), strict=True):
             model.set_residual_variance(float(weighted_mean((rows.y - mean).square(), rows.weight)))

@@ -1,7 +1,7 @@
 """Calibration: a mixture of scales of the predictive variance, fitted to rows that the model was not trained on.
 
 Residuals have heavier tails than a Gaussian: most are smaller than the model says, a few far larger. One factor for all
-variances cannot say so; a few factors with weights can.
+variances cannot describe this; a few weighted factors can.
 
 NOTE[DIFF]: the paper predicts with the Gaussian itself.
 """
@@ -18,14 +18,14 @@ from deepbasis.gp.predictive import GaussianMixture, Predictive
 
 PRIOR_SCALES = (0.25, 1.0, 16.0)
 PRIOR_WEIGHTS = (0.1, 0.88, 0.02)
-"""Where the fit starts, and where few rows leave it."""
+"""Where the fit starts; with few rows it ends nearby."""
 MOST_ROWS = 20_000
-"""That a calibration looks at."""
+"""Rows that a calibration uses at most."""
 MOST_SCALES = 8
-"""That a `Calibration` may have."""
+"""Scales that a `Calibration` may have at most."""
 
-_SCALE_ROWS = 10.0  # pseudo-rows that speak for each prior scale
-_WEIGHT_ROWS = 6.0  # pseudo-rows that speak for the prior weights, all together
+_SCALE_ROWS = 10.0  # pseudo-rows that support each prior scale
+_WEIGHT_ROWS = 6.0  # pseudo-rows that support the prior weights, in total
 STEPS = 100  # always: the result is then a smooth function of the rows and their weights
 _LARGEST_SQUARE = 1e12  # of a standardised residual: scaled variances stay finite, in float32 too
 
@@ -65,14 +65,14 @@ class Calibration:
 def calibrate(
     predicted: Predictive, y: Float[Tensor, " n"], weight: Weight = None, *, steps: int = STEPS
 ) -> Calibration:
-    """The scales s_k and weights pi_k that suit the targets y of rows that the model was not trained on.
+    """The scales s_k and weights pi_k that fit the targets y of rows that the model was not trained on.
 
     EM for the largest penalised likelihood, with z_ie^2 = (y_i - mean_ie)^2 / variance_ie:
 
         sum_i w_i log sum_k pi_k mean_e N(y_i; mean_ie, s_k variance_ie)
             + sum_k a_k log pi_k - n0 / 2 sum_k (log s_k + start_k / s_k)
 
-    The second line is what n0 = 10 more rows for each scale, and 6 for the weights, say for those of the start. A row
+    The second line is a prior: n0 = 10 pseudo-rows for each starting scale, and 6 for the starting weights. A row
     of weight k counts as k rows. Of more than `MOST_ROWS` rows every m-th is used.
     """
     check_tensor("y", y, 1)

@@ -1,7 +1,7 @@
-"""Numerical embeddings: the input columns as more of them, before the backbone (Gorishniy, Rubachev and Babenko, 2022,
+"""Numerical embeddings: each input column becomes several, before the backbone (Gorishniy, Rubachev and Babenko, 2022,
 "On embeddings for numerical features in tabular deep learning").
 
-NOTE[DIFF]: the paper of this method has none. An embedding is any module, made as `cls(d)`, with an attribute `width`,
+NOTE[DIFF]: the paper has none. An embedding is any module, made as `cls(d)`, with an attribute `width`,
 the number of columns that its `forward(x)` returns. It may have a method `start_at(x, generator)` if it starts from
 data.
 """
@@ -42,7 +42,7 @@ class Fourier(nn.Module):
 
     The frequencies B are trained. They start in random directions; their lengths are spread evenly on a logarithmic
     scale between `lowest` and `highest`, in periods a unit of x: no scale has to be known beforehand. The size of
-    a wave is a = (lowest / its first length)^falloff, so that a smooth function is not drowned in short waves.
+    a wave is a = (lowest / its first length)^falloff, so that short waves do not drown a smooth function.
     """
 
     amplitude: Tensor
@@ -70,7 +70,7 @@ class Fourier(nn.Module):
 class PiecewiseLinear(nn.Module):
     """clamp((x_j - e_t) / (e_{t+1} - e_t), 0, 1) for each bin t of column j, whose edges e are given and not trained.
 
-    Below the first bin and above the last one of a column its line goes on. A bin without width, between equal edges,
+    Below the first bin and above the last, a column's line continues. A bin without width, between equal edges,
     gives 0; the first and the last bin are the first and the last that have a width.
     """
 
@@ -111,7 +111,7 @@ def quantile_edges(x: Float[Tensor, "n d"], bins: int) -> Float[Tensor, "d edges
     """The edges of `bins` bins with about equally many rows each, for every column: values of the column itself.
 
     Values that many rows have give equal edges. So do values nearer to each other than a millionth of the column's
-    range, which float32 hardly tells apart: a bin between them would be a wall.
+    range, which float32 can hardly distinguish: a bin between them would be a step.
     """
     check_tensor("x", x, 2)
     check_positive_int("bins", bins)

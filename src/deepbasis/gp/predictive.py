@@ -179,7 +179,7 @@ class GaussianMixture(Predictive):
             step = excess / density
             step = torch.where(step.abs() < finest, finest.copysign(excess), step)  # to close the bracket's other end
             newton = x - step
-            inside = (newton > low) & (newton < high)  # else it might go to and fro between the ends
+            inside = (newton > low) & (newton < high)  # otherwise it might jump back and forth between the ends
             x = torch.where(excess == 0, x, torch.where(inside, newton, 0.5 * (low + high)))
             found[going] = x
             left = ((high - low > 2.0 * finest) & (excess != 0)).nonzero()[:, 0]
@@ -243,7 +243,7 @@ def _index(rows: Rows, count: int) -> slice | Tensor:
 
 
 def _targets(y: Targets, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """As a tensor, one for each row: [n, 1] would be taken for n targets of every row."""
+    """As a tensor with one target per row: [n, 1] would be broadcast to n targets for every row."""
     try:
         found = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y, dtype=np.float64)).to(like)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""One column of a user's table: its kind, its values as a plain array, its holes as NaN.
+"""One column of a user's table: its kind, its values as a plain array, missing ones as NaN.
 
 Arrays of numpy types are read as they are, float64 without a copy; cells that are Python objects are read one by one.
 Nothing here knows pandas.
@@ -38,7 +38,7 @@ class Column:
     """One column as read. Rows are counted from 0."""
 
     label: str
-    """How messages call it: "column 'age'", or "column 3" where there are no names."""
+    """Its name in messages: "column 'age'", or "column 3" where there are no names."""
     kind: str
     values: Array
     """[n] float64, NaN where missing: numbers, 0 and 1, seconds, or seconds since 1970 (UTC).
@@ -50,7 +50,7 @@ class Column:
         return self.values < 0 if self.kind == "categorical" else np.isnan(self.values)
 
     def example(self) -> str:
-        """The first value that is there, for messages: "'red' in row 0"."""
+        """The first value that is not missing, for messages: "'red' in row 0"."""
         row = int(np.argmax(~self.missing))
         value = self.values[row]
         if self.kind == "categorical":
@@ -73,7 +73,7 @@ class Column:
 
 
 def category(cell: Any) -> str:
-    """A cell as the name of a category. 1, 1.0 and "1" are one: a hole makes pandas turn integers into floats."""
+    """A cell as the name of a category. 1, 1.0 and "1" are the same: with a gap, pandas turns integers into floats."""
     if _family(type(cell)) != "numeric":
         return str(cell)
     number = _number(cell)
@@ -155,10 +155,10 @@ def _out_of_range(label: str, row: int, value: Any) -> InputError:
 def object_column(label: str, cells: Array, expected: str | None = None) -> Column:
     """A column of Python objects. Its kind is that of its cells; text and numbers together are text.
 
-    `expected` is the kind that the column had in training. It decides where cells alone do not: a few rows of a mixed
+    `expected` is the kind that the column had in training. It decides when the cells do not: a few rows of a mixed
     column may happen to hold nothing but numbers.
     """
-    # Most cells are text, which is never missing: that is told by a comparison, not by a call.
+    # Most cells are text, which is never missing: a comparison finds that faster than a call.
     missing = np.array([type(cell) is not str and is_missing(cell) for cell in cells.tolist()], dtype=bool)
     present = cells[~missing].tolist()
     families = {type_: _family(type_) for type_ in dict.fromkeys(map(type, present))}
@@ -203,7 +203,7 @@ def is_missing(cell: Any) -> bool:
 
 
 def _family(type_: type) -> str:
-    """What kind of value a cell of this Python type is; "" for what is none of ours."""
+    """What kind of value a cell of this Python type is; "" for any other."""
     for family, types in _FAMILIES.items():
         if issubclass(type_, types):
             return family
