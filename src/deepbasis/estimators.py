@@ -26,7 +26,7 @@ from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.run import fit_table
 from deepbasis.fitting.spec import Arguments, RunOptions, Spec, arguments, parameters_section
-from deepbasis.gp.predictive import GaussianMixture
+from deepbasis.gp.predictive import Predictive
 from deepbasis.tables.table import Table
 
 Floats = NDArray[np.float64]
@@ -179,8 +179,8 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     @overload
     def predict_dist(self, X: Any, *, as_tensor: Literal[False] = False) -> PredictiveDistribution: ...
     @overload
-    def predict_dist(self, X: Any, *, as_tensor: Literal[True]) -> GaussianMixture: ...
-    def predict_dist(self, X: Any, *, as_tensor: bool = False) -> PredictiveDistribution | GaussianMixture:
+    def predict_dist(self, X: Any, *, as_tensor: Literal[True]) -> Predictive: ...
+    def predict_dist(self, X: Any, *, as_tensor: bool = False) -> PredictiveDistribution | Predictive:
         """The predictive distribution of every row, noise included, in the target's units: in numpy, or in torch."""
         check_is_fitted(self)
         predicted = self.fitted_.predict(X)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from deepbasis.errors import InputError, check_number, check_positive_int
-from deepbasis.fitting.kinds import check_seed
-from deepbasis.gp.predictive import GaussianMixture
+from deepbasis.errors import InputError, check_positive_int
+from deepbasis.fitting.kinds import SHARE, check_seed
+from deepbasis.gp.predictive import Predictive
 
 Floats = NDArray[np.float64]
 
@@ -18,15 +18,15 @@ Floats = NDArray[np.float64]
 class PredictiveDistribution:
     """The predictive distribution of every row, noise included, in the target's units.
 
-    `len(dist)` is the number of rows, and `dist[10:20]` is the distribution of some of them. `tensors` is the same as a
-    `deepbasis.GaussianMixture` of torch tensors.
+    `len(dist)` is the number of rows, and `dist[10:20]` is the distribution of some of them. `tensors` holds the
+    same in torch.
     """
 
-    def __init__(self, tensors: GaussianMixture) -> None:
+    def __init__(self, tensors: Predictive) -> None:
         self.tensors = tensors
 
     def __len__(self) -> int:
-        return self.tensors.means.shape[1]
+        return len(self.tensors)
 
     def __getitem__(self, rows: Any) -> PredictiveDistribution:
         """The distribution of a slice, a mask or a list of rows; a single index gives a distribution of one row."""
@@ -54,15 +54,13 @@ class PredictiveDistribution:
         levels = np.asarray(q, dtype=object)
         if levels.ndim > 1 or levels.size == 0:
             raise InputError(f"q must be a level or a list of levels, got {q!r} of shape {levels.shape}")
-        checked = [check_level(level) for level in np.atleast_1d(levels)]
-        found = self.tensors.quantile(checked).numpy()
-        return found if levels.ndim else found[:, 0]
+        checked = [SHARE.check("q", level) for level in levels.reshape(-1)]
+        return self.tensors.quantile(checked if levels.ndim else checked[0]).numpy()
 
     def interval(self, coverage: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper end of the central interval: as much probability below it as above it."""
-        tail = 0.5 * (1.0 - check_coverage(coverage))
-        ends = self.quantile([tail, 1.0 - tail])
-        return ends[:, 0], ends[:, 1]
+        lower, upper = self.tensors.interval(coverage)
+        return lower.numpy(), upper.numpy()
 
     def cdf(self, y: ArrayLike) -> Floats:
         return self.tensors.cdf(y).numpy()
@@ -80,18 +78,6 @@ class PredictiveDistribution:
     def sample(self, n: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
         """Draws [rows, n], independent between rows."""
         return self.tensors.sample(check_positive_int("n", n), generator(random_state)).T.numpy()
-
-
-def check_level(level: Any) -> float:
-    if not 0.0 < check_number("q", level) < 1.0:
-        raise InputError(f"a quantile's level q must lie strictly between 0 and 1, got {level!r}")
-    return float(level)
-
-
-def check_coverage(coverage: Any) -> float:
-    if not 0.0 < check_number("coverage", coverage) < 1.0:
-        raise InputError(f"coverage must lie strictly between 0 and 1, got {coverage!r}")
-    return float(coverage)
 
 
 def generator(random_state: int | np.random.RandomState | None) -> torch.Generator:

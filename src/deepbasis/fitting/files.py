@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from deepbasis.engine import device as devices
@@ -18,15 +17,15 @@ from deepbasis.errors import InputError
 from deepbasis.fitting.budget import Budget, fits_in_memory, parse_memory
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.decide import make_plan
-from deepbasis.fitting.distribution import PredictiveDistribution, check_coverage, check_level
-from deepbasis.fitting.fitted import Fitted
+from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
+from deepbasis.fitting.kinds import SHARE
 from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.run import fit_stream, fit_table
 from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.train import Execution
 from deepbasis.gp import metrics
-from deepbasis.gp.predictive import GaussianMixture
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.output import write_table
@@ -125,15 +124,22 @@ def evaluate_file(fitted: Fitted, data: Any, target: str) -> tuple[int, dict[str
     """The number of rows of one file, and the scores of their predictions."""
     beside = [] if fitted.preprocessor.input_columns else [target]  # of an array: all columns but the target
     source = open_inputs(data, fitted.preprocessor, beside)
-    y = read_target(data, target)
-    parts = part_files(fitted, source, PredictionColumns(), beside)
-    predicted = [parts.predict(block).tensors for block in source.all_blocks(parts.inputs, parts.block_rows)]
-    joined = GaussianMixture(
-        torch.cat([one.means for one in predicted], 1),
-        torch.cat([one.variances for one in predicted], 1),
-        predicted[0].weights,
-    )
-    return len(y), metrics.evaluate(joined, torch.from_numpy(y))
+    y, encode = read_target(data, target), _Encode(fitted, input_names(source, fitted.preprocessor, beside))
+    predicted = fitted.predict_encoded(encode(block) for block in source.all_blocks(encode.names, ROWS_AT_A_TIME))
+    return len(y), metrics.evaluate(predicted, torch.from_numpy(y))
+
+
+@dataclass(frozen=True)
+class _Encode:
+    """From a block of a file to what the model's members take."""
+
+    fitted: Fitted
+    names: Sequence[str]
+
+    def __call__(self, block: FileBlock) -> torch.Tensor:
+        with block.located():
+            x = self.fitted.preprocessor.encoded([block.column(name) for name in self.names])
+        return torch.from_numpy(x).to(self.fitted.ensemble.stack.dtype)
 
 
 def part_files(
@@ -144,22 +150,19 @@ def part_files(
     memory: int | str | None = None,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> PartFiles:
-    """The predictions of this model for a source, read and written in blocks that fit into memory."""
-    preprocessor, names = fitted.preprocessor, input_names(source, fitted.preprocessor, ids)
+    """What is predicted of a source by this model, read and written in blocks that fit into memory."""
+    encode = _Encode(fitted, input_names(source, fitted.preprocessor, ids))
     components = len(fitted.models) * (1 if fitted.calibration is None else len(fitted.calibration.scales))
-    numbers = preprocessor.width + 4 * components + len(columns.names)
+    numbers = fitted.preprocessor.width + 4 * components + len(columns.names)
     sizes = Budget.of(parse_memory(memory)).sizes(source.row_bytes(), len(source.names), numbers, 8)
 
     def predict(block: FileBlock) -> PredictiveDistribution:
-        with block.located():
-            x = np.zeros((len(block), preprocessor.width))
-            preprocessor.encode([block.column(name) for name in names], x)
-        return PredictiveDistribution(fitted.predict_encoded([torch.from_numpy(x).to(fitted.ensemble.stack.dtype)]))
+        return PredictiveDistribution(fitted.predict_encoded([encode(block)]))
 
-    return PartFiles(source, names, predict, columns, ids, fitted.fingerprint, sizes.block_rows, progress)
+    return PartFiles(source, encode.names, predict, columns, ids, fitted.fingerprint, sizes.block_rows, progress)
 
 
 def prediction_columns(coverage: float | None, quantiles: Sequence[float]) -> PredictionColumns:
-    if coverage is not None:
-        check_coverage(coverage)
-    return PredictionColumns(coverage, tuple(check_level(level) for level in quantiles))
+    """The columns of a prediction, once their levels are checked."""
+    levels = tuple(SHARE.check("q", level) for level in quantiles)
+    return PredictionColumns(None if coverage is None else SHARE.check("coverage", coverage), levels)

@@ -89,6 +89,7 @@ def check_seed(name: str, value: Any) -> Any:
     return value.__index__()
 
 
+SHARE = real(above=0.0, below=1.0)
 FLAG = Kind(
     _check_flag,
     lambda: 'bool or "auto"',
