@@ -21,15 +21,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from deepbasis.estimator import FitWarning
-from deepbasis.recipes import RECIPES
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 from _quality_data import Fold
 from deepbasis import DeepBasisRegressor
-from deepbasis.errors import NumericalError
+from deepbasis.errors import FitWarning, NumericalError
+from deepbasis.fitting.recipe import RECIPES
 from deepbasis.gp import metrics
 from deepbasis.gp.backbone import ResNet
 from deepbasis.gp.predictive import Gaussian, GaussianMixture, Predictive, gaussian_nll
@@ -154,7 +153,7 @@ def fit_deepbasis(arguments: Mapping[str, Any], fold: Fold, seeds: Sequence[int]
         else:
             model.fit(X, y, X_val=X_val, y_val=y_val)
     best = [int(np.argmin(history["validation"])) + 1 for history in model.history_]
-    return [Trained(lambda x: model.predict_dist(x.numpy()), float(np.mean(best)))]
+    return [Trained(lambda x: model.predict_dist(x.numpy(), as_tensor=True), float(np.mean(best)))]
 
 
 def _ours(name: str, what: str, **arguments: Any) -> Model:
@@ -464,15 +463,18 @@ MODELS: Mapping[str, Model] = MappingProxyType(
             _ours("deepbasis-1", "`DeepBasisRegressor(members=1)`", members=1),
             _ours(
                 "paper-dbk-silu",
-                'the paper\'s DBK-SiLU: `DeepBasisRegressor(recipe="paper", members=1)`',
+                'the paper\'s DBK-SiLU: `DeepBasisRegressor(recipe="paper", members=1, scaling="standard")`',
                 recipe="paper",
+                scaling="standard",
                 members=1,
                 method="dbk-silu",
             ),
             _ours(
                 "paper-dbk-rbf",
-                'the paper\'s DBK-RBF: `DeepBasisRegressor(recipe="paper", members=1, method="dbk-rbf")`',
+                "the paper's DBK-RBF: "
+                '`DeepBasisRegressor(recipe="paper", members=1, method="dbk-rbf", scaling="standard")`',
                 recipe="paper",
+                scaling="standard",
                 members=1,
                 method="dbk-rbf",
             ),

@@ -30,8 +30,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from deepbasis.starting import straight_line
-from deepbasis.validating import fair_say, joined, joined_predictions
 from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import QuantileTransformer
 from torch import nn
@@ -41,6 +39,8 @@ from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
+from deepbasis.fitting.held_out import join_predictions, join_rows, limit_copies
+from deepbasis.fitting.start import straight_line
 from deepbasis.gp import metrics
 from deepbasis.gp.build import build
 from deepbasis.gp.calibration import calibrate
@@ -494,7 +494,7 @@ def run(
 ) -> Part | None:
     def compute() -> Content:
         data = read().rows(trial.scaling)
-        data["select"] = fair_say(data["select"], trial.most_say)
+        data["select"] = limit_copies(data["select"], trial.most_say)
         x = data["fit"].x
         noise = _ridge_noise(data["fit"]) if trial.noise is None else trial.noise
 
@@ -552,18 +552,8 @@ def run(
         everyone = range(seeds)
         return {**values, **_scores([select[k] for k in everyone], [score[k] for k in everyone], data["score"])}, {}
 
-    once = {
-        "epochs": None,
-        "kernel_learning_rate": None,
-        "most_say": None,
-        "folds": 1,
-        "passes": 1,
-        "trend": "none",
-        "jitter": 1e-4,
-    }
-    later = once.items()  # what trials did not have once
-    settings = {key: value for key, value in asdict(trial).items() if (key, value) not in later}
-    return folder.part(f"{name}-{dataset}", {**settings, "dataset": dataset, "seeds": seeds, "of": rows}, compute)
+    settings = {**asdict(trial), "dataset": dataset, "seeds": seeds, "of": rows}
+    return folder.part(f"{name}-{dataset}", settings, compute)
 
 
 class Beside(nn.Module):
@@ -588,7 +578,7 @@ def _folds(data: dict[str, Rows], count: int) -> list[tuple[Rows, Rows]]:
     """Rows to fit and to select on: as they are, or of both together all parts but one, and that part."""
     if count == 1:
         return [(data["fit"], data["select"])]
-    rows = joined([data["fit"], data["select"]])
+    rows = join_rows([data["fit"], data["select"]])
     part = torch.from_numpy(np.random.default_rng(0).permutation(len(rows)) % count)
     return [(_where(rows, part != k), _where(rows, part == k)) for k in range(count)]
 
@@ -639,7 +629,7 @@ def _scores(select: Sequence[tuple[Gaussian, Rows]], score: Sequence[Gaussian], 
         if all(lot is lots[0] for lot in lots):
             selected, held_out = mixture(list(predicted)), lots[0]
         else:
-            selected, held_out = joined_predictions([mixture([one]) for one in predicted]), joined(lots)
+            selected, held_out = join_predictions([mixture([one]) for one in predicted]), join_rows(lots)
         scored = mixture(score[first:last])
         calibrated = calibrate(selected, held_out.y, held_out.weight).apply(scored)
         return {"raw": _evaluate(scored, rows.y), "calibrated": _evaluate(calibrated, rows.y)}
