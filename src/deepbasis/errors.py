@@ -40,7 +40,7 @@ class UnfinishedError(KeyboardInterrupt):
 
 
 class FitWarning(UserWarning):
-    """The fit ended, but something about it should be looked at."""
+    """The fit ended, but something about it deserves attention."""
 
 
 class WorkerError(DeepBasisError, RuntimeError):

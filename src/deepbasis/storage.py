@@ -109,7 +109,7 @@ def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _lock(handle: int) -> bool:
-    """Hold a file that is being written, until it is closed: whether nobody else does. Without locks here: no."""
+    """Lock a file until it is closed; False if somebody else holds it, or on systems without locks."""
     try:
         import fcntl
 
@@ -120,7 +120,7 @@ def _lock(handle: int) -> bool:
 
 
 def _sweep_up(target: Path) -> None:
-    """Remove what writers of this name have left who were killed: temporary files that nobody holds."""
+    """Remove temporary files that killed writers of this name have left: those that nobody holds."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError), open(left, "rb") as file:
             if _lock(file.fileno()):
@@ -151,7 +151,7 @@ def _header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[bytes, dict[s
     if not well_formed:
         raise FileFormatError(f"{path} is not a deepbasis file")
     if _LENGTH_BYTES + length + end != size:
-        raise FileFormatError(f"{path} is damaged: it is {size} bytes long, and its header tells of others")
+        raise FileFormatError(f"{path} is damaged: it is {size} bytes long, but its header describes another size")
     return prefix + text, dict(envelope)
 
 

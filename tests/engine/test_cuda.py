@@ -257,7 +257,7 @@ def test_a_run_that_cannot_be_captured_goes_on_eagerly(lab, monkeypatch, setting
 
     monkeypatch.setattr(torch.cuda, "graph", graph)
     outcomes = train(*arguments, settings("dbk-rbf"), device="cuda")
-    assert warnings_logged() == ["CUDA graph capture failed (no capture here): going on eagerly"]
+    assert warnings_logged() == ["CUDA graph capture failed (no capture here): continuing eagerly"]
     for mine, theirs in zip(outcomes, eager, strict=True):
         assert lab.difference(mine, theirs) <= 1e-12
 
@@ -348,8 +348,8 @@ def test_running_out_of_memory_halves_the_wave(lab, settings, warnings_logged, n
     _, total = torch.cuda.mem_get_info()
     torch.cuda.set_per_process_memory_fraction(1.4 * two / total)
     outcomes = train(*arguments, device="cuda", wave_size=8)
-    assert warnings_logged()[0] == "out of memory with 8 members at a time: going on with 4"
-    assert all("going on with 1" not in line for line in warnings_logged()), "two fit"
+    assert warnings_logged()[0] == "out of memory with 8 members at a time: continuing with 4"
+    assert all("continuing with 1" not in line for line in warnings_logged()), "two fit"
     for mine, theirs in zip(outcomes, expected, strict=True):
         assert mine.status == "finished"
         assert mine.best_score == pytest.approx(theirs.best_score, rel=1e-3)

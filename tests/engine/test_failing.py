@@ -180,14 +180,14 @@ def test_a_run_that_cannot_be_compiled_goes_on_eagerly(lab, monkeypatch, warning
     monkeypatch.setattr(torch, "compile", refuse if when == "at once" else lambda *_, **__: refuse)
     outcomes = train(*arguments, lab.settings(compile=True))
     assert all(lab.same(a, b) for a, b in zip(outcomes, eager, strict=True))
-    assert warnings_logged() == ["torch.compile failed (no compiler here): going on eagerly"]
+    assert warnings_logged() == ["torch.compile failed (no compiler here): continuing eagerly"]
 
 
 def test_exact_training_is_not_compiled_and_says_so(lab, warnings_logged):
     arguments = (lab.build(), lab.members(2), lab.data, lab.validation)
     runs = [train(*arguments, lab.settings(objective="mml", compile=compile)) for compile in (False, True)]
     assert all(lab.same(a, b) for a, b in zip(*runs, strict=True))
-    assert warnings_logged() == ["exact training is not compiled: going on eagerly"]
+    assert warnings_logged() == ["exact training is not compiled: continuing eagerly"]
 
 
 def test_out_of_memory_while_compiling_is_not_a_fallback(lab, monkeypatch, warnings_logged):
@@ -197,4 +197,4 @@ def test_out_of_memory_while_compiling_is_not_a_fallback(lab, monkeypatch, warni
     monkeypatch.setattr(torch, "compile", lambda *_, **__: starved)
     with pytest.raises(torch.OutOfMemoryError):
         train(lab.build(), lab.members(2), lab.data, lab.validation, lab.settings(compile=True))
-    assert warnings_logged() == ["out of memory with 2 members at a time: going on with 1"]
+    assert warnings_logged() == ["out of memory with 2 members at a time: continuing with 1"]

@@ -83,8 +83,8 @@ def test_out_of_memory_halves_the_wave(lab, warnings_logged, method, objective, 
     outcomes, watched = watched_run(lab, 5, settings, lambda w: len(w.wave) > 2 and w.phase == phase, method)
     assert_same(lab, outcomes, expected)
     assert warnings_logged() == [
-        "out of memory with 5 members at a time: going on with 2",
-        "out of memory with 3 members at a time: going on with 1",
+        "out of memory with 5 members at a time: continuing with 2",
+        "out of memory with 3 members at a time: continuing with 1",
     ]
     assert sorted({tuple(wave) for wave, _ in watched.trained}) == [(0, 1), (2,), (3, 4)]
     assert all(watched.epochs_of(member) == list(range(4)) for member in range(5))

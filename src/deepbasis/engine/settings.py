@@ -71,7 +71,7 @@ class Settings:
             if check_number("average", self.average, at_least=0.0) >= 1.0:
                 raise InputError(f"average must be below 1, or the parameters are never taken in, got {self.average!r}")
             if self.exact:
-                raise InputError("average is not for exact training (mml): its q(w) belongs to the present parameters")
+                raise InputError("average is not for exact training (mml): its q(w) belongs to the current parameters")
         if not isinstance(self.bootstrap, bool):
             raise InputError(f"bootstrap must be True or False, got {self.bootstrap!r}")
         if self.bootstrap and self.exact:

@@ -135,7 +135,7 @@ class ExactSteps:
 
     @torch.no_grad()
     def solve(self) -> None:
-        """Eq. 10 at the present parameters, for the next gradient; and as q(w), which the validation predicts with."""
+        """Eq. 10 at the current parameters, for the next gradient; and as q(w), which the validation predicts with."""
         total: Any = None
         for x, y, weight, _ in self.source.chunks(self._chunk_rows):
             chunk = self.stack.map(exact.model_statistics, (), (x, y, weight))

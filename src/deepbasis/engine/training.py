@@ -62,8 +62,8 @@ def train(
 
     Every worker of a `team` makes the same call and gets the same outcomes. What is spread over them is the members,
     each worker training its own (`spread="members"`, the default for `Rows` where there are enough), or the rows of
-    every batch (`spread="rows"`, the default otherwise), which comes to what one worker comes to. The first worker
-    writes the checkpoint and tells `progress`; a run may be resumed by any number of workers.
+    every batch (`spread="rows"`, the default otherwise), with the same result as one worker. The first worker writes
+    the checkpoint and calls `progress`; a run may be resumed by any number of workers.
     """
     settings = settings or Settings()
     place = torch.device(device)
@@ -224,7 +224,7 @@ class _Run:
         state = self.state.pending.pop(0)
         everyone = list(range(len(state.indices)))
         half = len(everyone) // 2
-        log.warning("out of memory with %d members at a time: going on with %d", len(everyone), half)
+        log.warning("out of memory with %d members at a time: continuing with %d", len(everyone), half)
         self.state.pending[:0] = [state.select(everyone[:half]), state.select(everyone[half:])]
 
     def _waves(self, indices: list[int], wave_size: int | None) -> list[WaveState]:

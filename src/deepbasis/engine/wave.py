@@ -30,7 +30,7 @@ class Wave:
     Several workers that share the rows (`team`) have the same wave, with the same parameters at all times: each finds
     the gradient of its rows, and steps with the mean over workers, which is the gradient of one worker with all rows.
 
-    Nothing that a wave holds refers back to it, so that its memory is free as soon as it is let go.
+    Nothing that a wave holds refers back to it, so that its memory is freed as soon as it is dropped.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Wave:
 
     def _compile(self) -> None:
         if isinstance(self.steps, ExactSteps):
-            log.warning("exact training is not compiled: going on eagerly")
+            log.warning("exact training is not compiled: continuing eagerly")
             return
         try:
             loss = compiled(self.steps.loss, self.device)
@@ -138,7 +138,7 @@ class Wave:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            log.warning("torch.compile failed (%s): going on eagerly", _first_line(error))
+            log.warning("torch.compile failed (%s): continuing eagerly", _first_line(error))
             return
         finally:
             self.descent.optimiser.zero_grad()
@@ -159,7 +159,7 @@ class Wave:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            log.warning("CUDA graph capture failed (%s): going on eagerly", _first_line(error))
+            log.warning("CUDA graph capture failed (%s): continuing eagerly", _first_line(error))
             self.step, self.close, self.source.recorded = step, close, None
             torch.cuda.synchronize(self.device)
         self.restore(before)
@@ -201,7 +201,7 @@ class Wave:
             self.steps.solve()
 
     def ended(self) -> list[WaveState]:
-        """Each member on its own, without what it would need to go on."""
+        """Each member on its own, without what it would need to continue."""
         best = {f"best/{name}": value for name, value in self.validation.best.items()}
         state = self.state.with_tensors(to_cpu({**self.state.tensors, **best}))
         return [state.select([k]) for k in range(self.stack.size)]

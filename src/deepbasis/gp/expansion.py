@@ -133,7 +133,7 @@ class RBF(nn.Module):
         variance = self.log_variance.exp().double()
         eye = torch.eye(len(Z), dtype=torch.float64, device=Z.device)
         squared_distance = _squared_distance(Z, Z) * (1.0 - eye)  # exactly zero on the diagonal
-        # Rounding errs by about eps ||z||^2 in each distance: nothing, but for points 10^6 lengthscales out.
+        # Rounding errs by about eps ||z||^2 in each distance: nothing, except for points 10^6 lengthscales out.
         rounding = len(Z) * torch.finfo(torch.float64).eps * (Z.detach() * Z.detach()).sum(-1).amax()
         K = variance * (torch.exp(-0.5 * squared_distance) + (self.jitter + rounding) * eye)
         return _inverse_cholesky(K, self.Z.dtype)

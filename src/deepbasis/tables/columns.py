@@ -111,7 +111,7 @@ def missing_column(label: str, n: int) -> Column:
 
 
 def joined(parts: Sequence[Column]) -> Column:
-    """The rows of one column in pieces, of one kind but for pieces without values."""
+    """The rows of one column in pieces, all of one kind except pieces without values."""
     kind = next((part.kind for part in parts if part.kind != MISSING), MISSING)
     if kind != "categorical":
         return Column(parts[0].label, kind, np.concatenate([part.values for part in parts]))

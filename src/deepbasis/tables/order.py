@@ -1,6 +1,6 @@
 """The order in which a table that does not fit into memory is trained on: an endless sequence, cut into epochs.
 
-A worker reads its units in an order that is drawn anew for every pass, sends the rows through a buffer that mixes them,
+A worker reads its units in a new random order for every pass, sends the rows through a buffer that mixes them,
 and takes them out in batches; a thread of its own does the reading while the engine computes. What an epoch holds is a
 function of the table, the seed, the epoch, the worker and the sizes of blocks and buffer, so that a resumed run
 continues as if it had never stopped.
@@ -117,8 +117,8 @@ def batches(blocks: Iterable[Array], rows: int) -> Iterator[Array]:
 class Prefetcher:
     """Blocks of one epoch after another, made by a thread that is at most `depth` blocks ahead.
 
-    It goes on to the next epoch by itself, up to so many `epochs`, so that its first blocks are there when the engine
-    has validated. Asked for any other epoch, it starts again.
+    It continues with the next epoch by itself, up to `epochs` of them, so that its first blocks are ready when the
+    engine has validated. Asked for any other epoch, it starts again.
 
     `read` gives the blocks of an epoch, and `mix` what is made of them, which may need many before it gives the first.
     """

@@ -140,7 +140,7 @@ def _check_numbers(source: Source, role: str, column: str) -> None:
             found = _first_that_is_no_number(block.column(column))
             if found:
                 named = f"{role} column '{column}' of {block.name}"
-                raise InputError(f"{named} must hold numbers, got {found}; mend that, {remedy}")
+                raise InputError(f"{named} must hold numbers, got {found}; correct that, {remedy}")
     named = f"{role} column '{column}' of {source.name}"
     raise InputError(f"{named} must hold numbers, and holds them as text; convert it, {remedy}")
 

@@ -61,9 +61,10 @@ class Moments:
 @dataclass
 class TableStatistics:
     """What one pass finds out. Exact: counts, the target's moments, gaps and ends of columns. The rest of an encoding
-    (quantiles, moments, frequent categories) is that of a sample of the rows, or of all where there are no more.
+    (quantiles, moments, frequent categories) comes from a sample of the rows, or from all of them in a small table.
 
-    The sample holds the rows of the smallest hashes: the same rows, whoever reads which piece, and in which order.
+    The sample holds the rows of the smallest hashes: the same rows, whichever worker reads which piece, and in
+    whichever order.
     """
 
     names: list[str]
@@ -92,7 +93,7 @@ class TableStatistics:
 
     @property
     def mass(self) -> float:
-        """The sum of the weights: the number of rows where there are none."""
+        """The sum of the weights, or the number of rows without weights."""
         return self.target_moments.mass
 
     def add(self, unit: int, hashes: Array, columns: Sequence[Column], y: Array, weight: Array | None) -> None:

@@ -261,7 +261,7 @@ def _parse_error(content: bytes, width: int, name: str, error: Exception, first_
             if row and len(row) != width:
                 return FileFormatError(
                     f"{name}, line {start}: {len(row)} field{'s' * (len(row) != 1)} where the header has {width}; "
-                    "mend that line (a comma inside a field needs quotes around it)"
+                    "correct that line (a comma inside a field needs quotes around it)"
                 )
             start = rows.line_num + first_line
     except csv.Error as problem:  # a field of more than 128 KiB: mostly a quote that is never closed
@@ -289,7 +289,7 @@ def _last_end_of_record(content: bytes) -> int:
 
 
 def _quotes_that_count(marks: Array, quotes: Array) -> Array:
-    """Of the places of quotation marks those that open or close quotes, by turns. A doubled one closes and opens."""
+    """The positions of quotation marks that open or close quotes, alternately. A doubled one closes and opens."""
     first = 3 if marks[:3].tobytes() == codecs.BOM_UTF8 else 0
     starts = _ENDS_A_FIELD[marks[quotes - 1]] | (quotes == first)
     doubled = np.diff(quotes, prepend=-2) == 1
