@@ -124,6 +124,7 @@ def compare_seconds(sources: dict[str, Path], folder: Path, rounds: int) -> list
     runs: dict[str, list[dict[str, list[float]]]] = {BEFORE: [], NOW: []}
     for source in sources.values():  # writes the byte code, and warms the disk's cache
         run(source, "-m", "deepbasis", "--help")
+        run(source, "-c", "from deepbasis import DeepBasisRegressor")
     for k in range(rounds):
         for version in (BEFORE, NOW) if k % 2 == 0 else (NOW, BEFORE):
             out = folder / "seconds.json"

@@ -201,7 +201,7 @@ class Validation:
 
     def _score_of_one(self, model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor) -> Scores:
         t = model(x)
-        if self.settings.objective == "mse":
+        if self.settings.objective == "mse":  # NOTE[DIFF]: the paper selects by NLL, which a DNN does not have
             rows = (y - t.mean).square()
         else:
             predicted = model.likelihood.distribution(*model.predictive(t))

@@ -37,7 +37,10 @@ class Recipe:
     """Half of the members have a straight line as their prior mean if it leaves at most this share of the target's
     variance, and the table is not small."""
     scaling: str
-    """How number columns are scaled: "standard" or "min-max"."""
+    """How number columns are scaled: "standard" or "min-max".
+
+    NOTE[DIFF]: the paper scales inputs to [-1, 1] by the minimum and maximum of all rows, those of the test too. Here
+    they are those of the rows to fit; and the default standardises, since one outlier sets a minimum or a maximum."""
     coordinates: int
     """Tables of two to this many number columns are treated as maps: waves before the network."""
     batch_size: int

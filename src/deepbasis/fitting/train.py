@@ -181,7 +181,10 @@ def _best_weights(outcomes: list[Outcome], pairs: int) -> list[Outcome]:
 
 
 def _give_residual_variance(found: Trained, rows: Rows) -> None:
-    """A DNN has no variance of its own: each member predicts with that of its residuals on the held-out rows."""
+    """A DNN has no variance of its own: each member predicts with that of its residuals on the held-out rows.
+
+    NOTE[DIFF]: the paper's DNN predicts no distribution.
+    """
     with torch.no_grad():
         for model, mean in zip(found.models, found.ensemble.means(rows.x), strict=True):
             model.set_residual_variance(float(weighted_mean((rows.y - mean).square(), rows.weight)))

@@ -127,7 +127,9 @@ class DeepBasisGP(nn.Module):
         """The group of each parameter: "network", "posterior", "likelihood", "kernel", or "plain".
 
         A group may have a learning rate of its own. Weight decay is for the network alone (Appendix B), without its
-        embedding, whose parameters are frequencies.
+        embedding, whose parameters are frequencies. NOTE[GAP]: the paper decays "the backbone network parameters" and
+        not the kernel's. The weights of a SiLU expansion are the kernel's, and a DNN's last layer comes after the
+        backbone: neither is decayed.
         """
         kernel = {f"expansion.{name}" for name in getattr(self.expansion, "kernel_parameters", ())}
         groups = {"backbone.embedding": "plain", "backbone": "network"}

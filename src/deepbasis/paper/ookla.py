@@ -183,7 +183,7 @@ class _OoklaJob:
             batch_size=self.size.batch_size,
             learning_rate=LEARNING_RATE,
             schedule=SCHEDULE,
-            precision="tf32" if device.type == "cuda" else "float32",
+            precision="tf32" if device.type == "cuda" else "float32",  # NOTE[DIFF]: as in `paper.uci`
         )
         done = fit(
             READING.build(self.method, 2, rank=self.size.rank, width=self.size.width),

@@ -166,6 +166,8 @@ def _part(folder: Folder, name: str, job: _UciJob, read: Read) -> Part | None:
     def compute() -> Content:
         data = load(job.dataset, job.split, job.size, read, seed=job.split_seed)
         on_gpu = folder.device.type == "cuda"
+        # NOTE[DIFF]: the paper's V100 has no tf32. Where that would cost digits, as in a kernel's whitening, products
+        # stay in float32 here too (`gp.precision`).
         settings = job.reading.settings(job.method, epochs=job.size.epochs, precision="tf32" if on_gpu else "float32")
         member_steps = len(job.members) * job.size.epochs * -(-len(data.train) // settings.batch_size)
         settings = replace(settings, compile=on_gpu and member_steps >= _COMPILE_MEMBER_STEPS)
