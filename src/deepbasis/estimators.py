@@ -141,12 +141,12 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
         """Fit to a table in files, of any size: a folder, a pattern, a list of files or a pyarrow data set.
 
         The files are Parquet or CSV and have the same columns: `target`, perhaps `weight` and `groups`, and inputs, of
-        which those in `drop` are left out. `memory` ("2GiB") is what the whole process may use. A table that does not
-        fit is streamed: two readings of the files, a first for its statistics. `stream` forces that, or forbids it.
-        Streamed rows are held out for validation by a hash of their place, or of their group; or `validation` is
-        another such table. `max_steps` bounds the training steps. With `checkpoint` a run that was stopped goes on from
-        there; where members hold out different rows each part has steps and a file of its own, `checkpoint`.1, .2, ...
-        Every worker of a `team` makes the same call, and reads its part; `memory` is what each may use.
+        which those in `drop` are left out. `memory` ("2GiB") is the limit of the whole process. A table that does not
+        fit is streamed: the files are read once for statistics, then again for training. `stream` forces or forbids
+        that. Streamed rows are held out for validation by a hash of their place, or of their group, unless `validation`
+        is another such table. `max_steps` bounds the training steps. With `checkpoint` a run that was stopped resumes
+        from there; if members hold out different rows, each part has its own steps and file, `checkpoint`.1, .2, ...
+        Every worker of a `team` makes the same call and reads its part; `memory` is then the limit of each.
         """
         _, run = prepare_files(
             Spec.of(self),

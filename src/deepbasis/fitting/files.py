@@ -150,7 +150,7 @@ def part_files(
     memory: int | str | None = None,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> PartFiles:
-    """What is predicted of a source by this model, read and written in blocks that fit into memory."""
+    """The predictions of this model for a source, read and written in blocks that fit into memory."""
     encode = _Encode(fitted, input_names(source, fitted.preprocessor, ids))
     components = len(fitted.models) * (1 if fitted.calibration is None else len(fitted.calibration.scales))
     numbers = fitted.preprocessor.width + 4 * components + len(columns.names)
