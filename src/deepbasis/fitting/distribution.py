@@ -54,12 +54,12 @@ class PredictiveDistribution:
         levels = np.asarray(q, dtype=object)
         if levels.ndim > 1 or levels.size == 0:
             raise InputError(f"q must be a level or a list of levels, got {q!r} of shape {levels.shape}")
-        checked = [SHARE.check("q", level) for level in levels.reshape(-1)]
+        checked = [SHARE.check("a quantile's level q", level) for level in levels.reshape(-1)]
         return self.tensors.quantile(checked if levels.ndim else checked[0]).numpy()
 
     def interval(self, coverage: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper end of the central interval: as much probability below it as above it."""
-        lower, upper = self.tensors.interval(coverage)
+        lower, upper = self.tensors.interval(SHARE.check("coverage", coverage))
         return lower.numpy(), upper.numpy()
 
     def cdf(self, y: ArrayLike) -> Floats:

@@ -164,5 +164,5 @@ def part_files(
 
 def prediction_columns(coverage: float | None, quantiles: Sequence[float]) -> PredictionColumns:
     """The columns of a prediction, once their levels are checked."""
-    levels = tuple(SHARE.check("q", level) for level in quantiles)
+    levels = tuple(SHARE.check("a quantile's level q", level) for level in quantiles)
     return PredictionColumns(None if coverage is None else SHARE.check("coverage", coverage), levels)
