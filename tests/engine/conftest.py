@@ -103,10 +103,11 @@ class Lab:
 
     @staticmethod
     def largest(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-        """The largest absolute difference between two sets of tensors; NaN if there is one in either."""
+        """The largest absolute difference between two sets of tensors; NaN if one has it where the other has not."""
         assert mine.keys() == theirs.keys()
         assert all(mine[name].shape == theirs[name].shape for name in mine)
-        differences = [(mine[name].detach().double() - theirs[name].detach().double()).abs() for name in mine]
+        pairs = [(mine[name].detach().double(), theirs[name].detach().double()) for name in mine]
+        differences = [torch.where(a.isnan() & b.isnan(), 0.0, (a - b).abs()) for a, b in pairs]
         return float(torch.cat([difference.flatten() for difference in differences]).max())
 
 
