@@ -117,19 +117,6 @@ def test_a_member_can_be_taken_out(lab, models, method, count):
         assert float(stack.stacked()["mean"][k]) == model.mean.item()  # a copy, not a view
 
 
-@sizes
-def test_a_member_can_be_taken_out_with_other_parameters(models, count):
-    alone, others = models("dbk-silu", count), models("dbk-silu", count)
-    stack = Stack(alone, device=CPU, dtype=torch.float64)
-    theirs = Stack(others, device=CPU, dtype=torch.float64).stacked()
-    for k in range(count):
-        taken = stack.member(k, theirs)
-        assert all(torch.equal(taken.get_parameter(name), p) for name, p in others[k].named_parameters())
-    stack.load(theirs)
-    assert all(torch.equal(value, theirs[name]) for name, value in stack.stacked().items())
-    assert all(torch.equal(stack.member(0).get_parameter(name), p) for name, p in others[0].named_parameters())
-
-
 def test_a_stack_needs_a_model():
     with pytest.raises(InputError, match="at least one"):
         Stack([], device=CPU, dtype=torch.float64)

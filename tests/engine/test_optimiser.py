@@ -59,9 +59,7 @@ def engine(tensors: dict[str, Tensor]) -> AdamW:
         tensors,
         GROUPS,
         learning_rate=RATE,
-        posterior_learning_rate=POSTERIOR_RATE,
-        noise_learning_rate=NOISE_RATE,
-        kernel_learning_rate=KERNEL_RATE,
+        rates={"posterior": POSTERIOR_RATE, "likelihood": NOISE_RATE, "kernel": KERNEL_RATE},
         weight_decay=DECAY,
     )
 
@@ -118,12 +116,10 @@ def test_rates_belong_to_names():
     """The first step of Adam moves every parameter by its rate, against the sign of its gradient."""
     mine = leaves(2)
     before = copies(mine)
-    optimiser = AdamW(
-        mine, GROUPS, learning_rate=RATE, posterior_learning_rate=POSTERIOR_RATE, noise_learning_rate=NOISE_RATE
-    )
+    own = {"posterior": POSTERIOR_RATE, "likelihood": NOISE_RATE}
+    optimiser = AdamW(mine, GROUPS, learning_rate=RATE, rates=own)
     give_gradients(mine)
     optimiser.step()
-    own = {"posterior": POSTERIOR_RATE, "likelihood": NOISE_RATE}
     for name, tensor in mine.items():
         expected = before[name] - own.get(name.partition(".")[0], RATE) * tensor.grad.sign()
         assert torch.allclose(tensor, expected, rtol=0.0, atol=1e-6), name

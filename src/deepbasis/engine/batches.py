@@ -30,6 +30,13 @@ class Batch(NamedTuple):
     """For a batch of several workers: the sum of the weights of all its rows over the number of workers. [E] or []."""
 
 
+def filled(x: Tensor, y: Tensor, weight: Tensor | None, missing: int) -> tuple[Tensor, Tensor, Tensor]:
+    """x [n, d], y [n] and a weight per row [n], with so many rows of weight 0 more."""
+    weight = torch.ones_like(y) if weight is None else weight
+    x = torch.cat([x, x[:1].expand(missing, -1)])
+    return x, torch.cat([y, y[:1].expand(missing)]), torch.cat([weight, weight.new_zeros(missing)])
+
+
 class Batches(Protocol):
     """What the engine needs from a source."""
 
@@ -91,34 +98,16 @@ class Rows:
                 digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def batches(
-        self,
-        seeds: list[int],
-        batch_size: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        team: Team = ALONE,
-        *,
-        bootstrap: bool = False,
-    ) -> "Resident":
-        return Resident(self._present().to(device, dtype), seeds, batch_size, team, bootstrap=bootstrap)
-
     def part(self, team: Team) -> Batch:
         """A worker's share of the rows. All shares have the same size, filled up with rows of weight 0."""
         if team.alone:
             return Batch(self.x, self.y, self.weight)
         rows = team.share(len(self))
+        x, y, weight = filled(self.x, self.y, self.weight, rows * team.size - len(self))
         mine = slice(rows * team.rank, rows * (team.rank + 1))
-        missing = rows - len(self.y[mine])
-        weight = torch.ones_like(self.y) if self.weight is None else self.weight
-        return Batch(
-            torch.cat([self.x[mine], self.x[:1].expand(missing, -1)]),
-            torch.cat([self.y[mine], self.y[:1].expand(missing)]),
-            torch.cat([weight[mine], weight.new_zeros(missing)]),
-            weight.sum() / team.size,
-        )
+        return Batch(x[mine], y[mine], weight[mine], weight[: len(self)].sum() / team.size)
 
-    def _present(self) -> "Rows":
+    def present(self) -> "Rows":
         """Without rows of weight 0: a batch of only those has no mean."""
         if self.weight is None or bool((self.weight > 0).all()):
             return self

@@ -1,6 +1,6 @@
 """Members: E models of one architecture, stacked along a leading axis and run together by `vmap`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,22 +107,13 @@ class Stack:
         return mine
 
     @torch.no_grad()
-    def load(self, parameters: Mapping[str, Tensor]) -> None:
-        """Copy stacked parameters into the leaves."""
-        for name, value in self.stacked().items():
-            value.copy_(parameters[name])
-
-    def member(self, k: int, parameters: Mapping[str, Tensor] | None = None) -> DeepBasisGP:
-        """Member k as a model of its own, with `parameters` (stacked) instead of the current ones if given."""
+    def member(self, k: int) -> DeepBasisGP:
+        """Member k as a model of its own."""
         model = deepcopy(self.template)
         if self.size > 1:
             model = model.to_empty(device=self.device)
-        with torch.no_grad():
-            for name, value in (parameters or self.stacked()).items():
-                model.get_parameter(name).copy_(value[k])
-            for name, value in self.buffers.items():
-                if self.size > 1:
-                    model.get_buffer(name).copy_(value[k])
+            for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+                tensor.copy_((self.buffers if name in self.buffers else self.leaves)[name][k])
         return model
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -25,9 +26,7 @@ class AdamW:
         groups: Mapping[str, str],
         *,
         learning_rate: float,
-        posterior_learning_rate: float | None = None,
-        noise_learning_rate: float | None = None,
-        kernel_learning_rate: float | None = None,
+        rates: Mapping[str, float] = MappingProxyType({}),
         weight_decay: float = 0.0,
     ) -> None:
         self.leaves = dict(leaves)
@@ -36,14 +35,9 @@ class AdamW:
         device = next(iter(leaves.values())).device
         self._on_gpu = device.type == "cuda"
         self._count = {name: torch.zeros((), device=device) for name in leaves}  # torch wants one for each
-        rates = {
-            "posterior": posterior_learning_rate,
-            "likelihood": noise_learning_rate,
-            "kernel": kernel_learning_rate,
-        }
         alike: dict[tuple[float, float], list[str]] = {}
         for name in leaves:
-            rate = rates.get(groups[name]) or learning_rate
+            rate = rates.get(groups[name], learning_rate)
             alike.setdefault((rate, weight_decay if groups[name] == "network" else 0.0), []).append(name)
         exact = torch.float32 if self._on_gpu else torch.float64  # a fused step on a GPU takes float32 only
         self.groups = [

@@ -90,6 +90,13 @@ class Settings:
         return self.objective == EXACT
 
     @property
+    def rates(self) -> dict[str, float]:
+        """The learning rates of the groups of parameters that have one of their own."""
+        own = (self.posterior_learning_rate, self.noise_learning_rate, self.kernel_learning_rate)
+        names = ("posterior", "likelihood", "kernel")
+        return {name: rate for name, rate in zip(names, own, strict=True) if rate is not None}
+
+    @property
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.precision == "float64" else torch.float32
 

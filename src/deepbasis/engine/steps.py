@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine import distributed
-from deepbasis.engine.batches import Batch, Batches, Rows
+from deepbasis.engine.batches import Batch, Batches, Rows, filled
 from deepbasis.engine.distributed import Team
 from deepbasis.engine.members import Member, Stack
 from deepbasis.engine.optimiser import AdamW, Average, Schedule, clip_per_member
@@ -34,9 +34,7 @@ class Descent:
             trained,
             groups,
             learning_rate=settings.learning_rate,
-            posterior_learning_rate=settings.posterior_learning_rate,
-            noise_learning_rate=settings.noise_learning_rate,
-            kernel_learning_rate=settings.kernel_learning_rate,
+            rates=settings.rates,
             weight_decay=settings.weight_decay,
         )
         self.average = None if settings.average is None else Average(trained, settings.average)
@@ -213,12 +211,8 @@ class Validation:
 def _chunked(data: Batch, rows: int) -> list[Batch]:
     """Chunks of equal size, so that one compilation serves them all; the last is filled up with rows of weight 0."""
     rows = min(max(rows, _FEWEST_ROWS), len(data.y))
-    weight = torch.ones_like(data.y) if data.weight is None else data.weight
-    missing = -len(data.y) % rows
-    x = torch.cat([data.x, data.x[:1].expand(missing, -1)])
-    y = torch.cat([data.y, data.y[:1].expand(missing)])
-    weight = torch.cat([weight, weight.new_zeros(missing)])
-    return [Batch(*parts) for parts in zip(x.split(rows), y.split(rows), weight.split(rows), strict=True)]
+    parts = filled(*data[:3], -len(data.y) % rows)
+    return [Batch(*chunk) for chunk in zip(*(part.split(rows) for part in parts), strict=True)]
 
 
 def total_weight(data: Rows | Stream) -> Tensor:

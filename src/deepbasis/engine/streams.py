@@ -42,23 +42,6 @@ class Stream:
     def fingerprint(self) -> str:
         return f"stream {self.name}: {self.rows} x {self.columns}"
 
-    def batches(
-        self,
-        seeds: list[int],
-        batch_size: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        team: Team = ALONE,
-        *,
-        bootstrap: bool = False,
-    ) -> "Streamed":
-        if bootstrap:
-            raise InputError(
-                f"bootstrap needs rows in memory: every member sees the same batches of stream {self.name!r}; "
-                "set bootstrap=False, or train on Rows"
-            )
-        return Streamed(self, batch_size, device, dtype, team)
-
 
 class Streamed:
     """Batches of a `Stream`, copied one at a time into a fixed place on the device.

@@ -73,6 +73,11 @@ def train(
     columns = data.columns if isinstance(data, Stream) else data.x.shape[1]
     if columns != validation.x.shape[1]:
         raise InputError(f"the training data have {columns} columns, the validation data {validation.x.shape[1]}")
+    if settings.bootstrap and isinstance(data, Stream):
+        raise InputError(
+            f"bootstrap needs rows in memory: every member sees the same batches of stream {data.name!r}; "
+            "set bootstrap=False, or train on Rows"
+        )
     if settings.exact:
         check_exact(build(members[0]))
     by_members = _by_members(spread, team, members, data)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from deepbasis.engine.batches import Batches, Rows
+from deepbasis.engine.batches import Batches, Resident, Rows
 from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, to_cpu
 from deepbasis.engine.device import captured, compiled, training_precision
 from deepbasis.engine.distributed import ALONE, Team
@@ -16,7 +16,7 @@ from deepbasis.engine.members import Build, Member, Stack
 from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.steps import Descent, ExactSteps, MinibatchSteps, Validation, total_weight
-from deepbasis.engine.streams import Stream
+from deepbasis.engine.streams import Stream, Streamed
 
 log = logging.getLogger("deepbasis")
 
@@ -48,8 +48,12 @@ class Wave:
         dtype = settings.dtype
         self.stack = Stack([build(member) for member in members], device=device, dtype=dtype)
         batch_size = len(data) if settings.exact and isinstance(data, Rows) else settings.batch_size
-        seeds = [member.seed for member in members]
-        self.source: Batches = data.batches(seeds, batch_size, device, dtype, team, bootstrap=settings.bootstrap)
+        self.source: Batches
+        if isinstance(data, Stream):
+            self.source = Streamed(data, batch_size, device, dtype, team)
+        else:
+            seeds, rows = [member.seed for member in members], data.present().to(device, dtype)
+            self.source = Resident(rows, seeds, batch_size, team, bootstrap=settings.bootstrap)
         n = total_weight(data).to(device, dtype)
         steps = 1 if settings.exact else self.source.steps * settings.passes
         self.descent = Descent(self.stack, settings, settings.epochs * steps, team)
