@@ -12,7 +12,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -140,9 +140,10 @@ def _on_cpu(predictive: Predictive) -> Predictive:
 
 
 def fit_deepbasis(arguments: Mapping[str, Any], fold: Fold, seeds: Sequence[int], effort: Effort) -> list[Trained]:
-    few = {} if effort.limit is None else {"epochs": effort.limit}
     (seed,) = seeds
-    model = DeepBasisRegressor(**arguments, **few, random_state=seed, device=str(effort.device))
+    model = DeepBasisRegressor(**arguments, random_state=seed, device=str(effort.device))
+    if effort.limit is not None:
+        model.set_params(epochs=effort.limit, recipe=_limited(model.recipe, effort.limit))
     (X, y), (X_val, y_val) = ((side.x.numpy(), side.y.numpy()) for side in (fold.train, fold.validation))
     with warnings.catch_warnings():
         if effort.limit is not None:
@@ -154,6 +155,14 @@ def fit_deepbasis(arguments: Mapping[str, Any], fold: Fold, seeds: Sequence[int]
             model.fit(X, y, X_val=X_val, y_val=y_val)
     best = [int(np.argmin(history["validation"])) + 1 for history in model.history_]
     return [Trained(lambda x: model.predict_dist(x.numpy(), as_tensor=True), float(np.mean(best)))]
+
+
+def _limited(recipe: str, steps: int) -> str:
+    """The name of a recipe like this one, by which shallow kernels too are trained for so many steps only."""
+    name = f"{recipe}, {steps} steps"
+    if name not in RECIPES:
+        RECIPES.register(name, replace(RECIPES[recipe], exact_steps=steps))
+    return name
 
 
 def _ours(name: str, what: str, **arguments: Any) -> Model:

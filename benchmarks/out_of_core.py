@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from deepbasis.budget import parse_memory
 
 from _machine import describe, one_line, peak_mib
+from deepbasis.fitting.budget import parse_memory
 
 RESULT = Path(__file__).parent / "results" / "out-of-core-cpu.json"
 GROUP_ROWS = 250_000
@@ -119,8 +119,7 @@ def generate(folder: Path, rows: int, files: int | None) -> int:
 
 def statistics(arguments: argparse.Namespace) -> dict[str, Any]:
     """The first pass alone."""
-    from deepbasis.streaming import take_survey
-
+    from deepbasis.fitting.streams import take_survey
     from deepbasis.tables.roles import Roles
     from deepbasis.tables.source import Source
 
@@ -131,43 +130,33 @@ def statistics(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "seconds": round(seconds, 2),
         "rows_per_second": round(source.rows / seconds),
-        "rank_error": survey.statistics.rank_error(),
+        "sampled": len(survey.statistics.hashes),
         "held_out": sum(table.num_rows for table in survey.held),
     }
 
 
 def fit(arguments: argparse.Namespace) -> dict[str, Any]:
-    """`deepbasis fit TABLE --memory 2GiB`: statistics, training, validation, a model on disk."""
-    from deepbasis import estimator
+    """What `deepbasis fit TABLE --memory 2GiB` does: statistics, training, validation, a model on disk."""
+    from deepbasis.fitting.files import prepare_files
+    from deepbasis.fitting.spec import RunOptions, Spec
 
-    training: list[float] = []
-    train = estimator.train
-
-    def timed(*words: Any, **more: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return train(*words, **more)
-        finally:
-            training.append(time.perf_counter() - start)
-
-    estimator.train = timed
-    start = time.perf_counter()
     steps, batch = arguments.steps, arguments.batch_size
-    words = ["--members", "1", "--alpha", "0.1", "--beta", "0.1", "--seed", "0"]
-    words += ["--max-steps", str(steps), "--batch-size", str(batch), "--patience", str(steps)]
-    words += ["-t", "y", "--out", model_of(arguments), "--stream", "--quiet"]
-    command("fit", arguments.table, *words, arguments=arguments)
-    seconds = time.perf_counter() - start
-    fitted = estimator.DeepBasisRegressor.load(model_of(arguments))
+    start = time.perf_counter()
+    options = RunOptions(memory=arguments.memory, stream=True, max_steps=steps)
+    _, run = prepare_files(Spec(**MODEL, batch_size=batch, patience=steps), arguments.table, "y", options=options)
+    prepared = time.perf_counter()
+    fitted = run()
+    training = time.perf_counter() - prepared
+    fitted.save(model_of(arguments))
     return {
-        "seconds": round(seconds, 2),
-        "training_seconds": round(training[0], 2),
+        "seconds": round(time.perf_counter() - start, 2),
+        "training_seconds": round(training, 2),
         "steps": steps,
         "batch": batch,
-        "validations": len(fitted.history_[0]["validation"]),
-        "training_rows_per_second": round(steps * batch / training[0]),
-        "rmse": fitted.validation_["rmse"],
-        "coverage_95": fitted.validation_["coverage_95"],
+        "validations": len(fitted.history[0]["validation"]),
+        "training_rows_per_second": round(steps * batch / training),
+        "rmse": fitted.validation["rmse"],
+        "coverage_95": fitted.validation["coverage_95"],
     }
 
 
@@ -188,33 +177,28 @@ def predict(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def steps(arguments: argparse.Namespace) -> dict[str, Any]:
     """Epochs of a stream and of resident rows in turn, the same model and batch size; validation left out."""
-    from deepbasis.planning import make_plan
-    from deepbasis.streaming import room_for, take_survey
-
-    from deepbasis import DeepBasisRegressor
     from deepbasis.engine.batches import Rows
     from deepbasis.engine.members import Member
     from deepbasis.engine.wave import Wave
+    from deepbasis.fitting.decide import make_plan
+    from deepbasis.fitting.spec import Spec
+    from deepbasis.fitting.start import builder
+    from deepbasis.fitting.streams import StreamData
     from deepbasis.tables.roles import Roles
     from deepbasis.tables.source import Source
 
-    limit = parse_memory(arguments.memory)
-    source = Source.open(arguments.table)
-    survey = take_survey(source, Roles.of(source, "y"), 0.1, limit)
-    model = DeepBasisRegressor(**MODEL, batch_size=arguments.batch_size)
-    model.preprocessor_, model.target_ = survey.preprocessor(), survey.statistics.target()
-    model._settle(survey.statistics.rows)
-    an_epoch = 40 if arguments.quick else 400
-    plan = make_plan(model, survey.statistics.rows, streamed=True, max_steps=20 * an_epoch)
-    encoder = survey.encoder(model.preprocessor_, model.target_, plan.settings.dtype)
-    validation = survey.validation(encoder)
-    room = room_for(plan, model._build(Member()), 1, validation, encoder, source, limit)
+    spec, source = Spec(**MODEL, batch_size=arguments.batch_size), Source.open(arguments.table)
+    data = StreamData.of(spec, source, Roles.of(source, "y"), None, parse_memory(arguments.memory))
+    plan = make_plan(spec, data.facts(spec), max_steps=20 * (40 if arguments.quick else 400))
+    settings, width = plan.candidates[0].settings, data.preprocessor.width
+    validation = data.validation(settings.dtype)
+    room, build = data.room(plan, validation), builder(plan.candidates[0].architecture, width)
     times: dict[str, list[float]] = {"resident": [], "streamed": []}
-    with survey.stream(encoder, plan, room.sizes, 0) as stream:
+    with data.survey.stream(data.encoder(settings.dtype), plan, room.sizes, 0) as stream:
         x, y = (torch.cat(parts) for parts in zip(*stream.open_epoch(0), strict=True))
         waves = {
-            name: Wave(model._build, [0], [Member()], data, validation, plan.settings, plan.device)
-            for name, data in (("resident", Rows(x, y)), ("streamed", stream))
+            name: Wave(build, [0], [Member()], rows, validation, settings, torch.device(plan.device))
+            for name, rows in (("resident", Rows(x, y)), ("streamed", stream))
         }
         for turn in range(arguments.rounds + 1):
             for name, wave in waves.items():

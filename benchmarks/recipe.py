@@ -608,9 +608,10 @@ class Trend:
 def _trends(trend: str, rows: Rows, members: list[int]) -> list[tuple[Trend, list[int]]]:
     """What members learn, and which."""
     found = straight_line(rows)
-    none = Trend(torch.zeros_like(found.slope), torch.zeros(()), 1.0)
-    intercept = (rows.y.double() - rows.x.double() @ found.slope).mean()
-    scaled = Trend(found.slope, intercept, math.sqrt(found.variance_left))
+    slope = torch.tensor(found.slope, dtype=torch.float64)
+    none = Trend(torch.zeros_like(slope), torch.zeros(()), 1.0)
+    intercept = (rows.y.double() - rows.x.double() @ slope).mean()
+    scaled = Trend(slope, intercept, math.sqrt(found.variance_left))
     line = none if trend == "none" else replace(scaled, scale=1.0) if trend.endswith("-unscaled") else scaled
     return [(line, members[::2]), (none, members[1::2])] if trend.startswith("half") else [(line, members)]
 
