@@ -56,6 +56,8 @@ def test_a_column_may_have_its_only_values_among_the_rows_held_out(value: Any, t
         loaded = DeepBasisRegressor.load(tmp_path / "model", device="cpu")
         np.testing.assert_array_equal(loaded.predict(table), model.predict(table))
         widths.add(model.fitted_.preprocessor.width)
+        if len(widths) == 2:
+            break
     assert min(widths) == 3 < max(widths)
     with pytest.raises(InputError, match="'rare' has no values at all"):
         small().fit(table.assign(rare=np.nan), y)

@@ -89,7 +89,7 @@ def test_a_model_that_is_too_sure_is_corrected() -> None:
     X, y = easy(300, noise=0.05)
     X_val, y_val = easy(2_000, seed=3, noise=5.0)
     X_new, y_new = easy(2_000, seed=4, noise=5.0)
-    settings = {"epochs": 150, "learning_rate": 1e-2, "rank": 16, "width": 16}
+    settings = {"epochs": 60, "learning_rate": 2e-2, "rank": 16, "width": 16}
     plain, model = (
         small(calibrate=calibrate, **settings).fit(X, y, X_val=X_val, y_val=y_val) for calibrate in (False, True)
     )

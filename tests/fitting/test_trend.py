@@ -268,7 +268,7 @@ def test_an_unknown_trend_is_refused() -> None:
 
 
 def parquet(path: Path) -> pd.DataFrame:
-    X, y = leaning(24_000)
+    X, y = leaning(12_000)
     table = pd.DataFrame(X, columns=list("abcde"))
     table.assign(y=y).to_parquet(path)
     return table
@@ -281,11 +281,11 @@ def test_a_stream_has_the_line_of_its_validation_rows(tmp_path: Path) -> None:
     assert streamed.trend_ == "half"
     assert [slope.any() for slope in slopes_of(streamed)] == [False, True, False, True]
     slope = slopes_of(streamed)[1] * streamed.fitted_.target.scale / table.std(ddof=0).to_numpy()
-    np.testing.assert_allclose(slope[[0, 1, 2, 4]], [2.0, -1.0, 0.5, 0.0], atol=0.02)
+    np.testing.assert_allclose(slope[[0, 1, 2, 4]], [2.0, -1.0, 0.5, 0.0], atol=0.04)
     _, _, data = prepared_stream(small(epochs=1), tmp_path / "t.parquet", "y")
     held_out = data.validation(torch.float32)
     np.testing.assert_allclose(slopes_of(streamed)[1], straight_line(held_out).slope, rtol=0.0, atol=1e-6)
-    assert len(held_out) < 3_000
+    assert len(held_out) < 1_500
 
 
 @pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # such validation rows are not predicted well
