@@ -73,7 +73,6 @@ def test_a_test_file_is_read_in_one_sitting() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_TEST} == {}
 
 
-@still("tests of the paper")
 def test_tests_replace_nothing_inside_of_the_package() -> None:
     assert [one for path in sorted(TESTS.rglob("test_*.py")) for one in patches(path)] == []
 

@@ -134,23 +134,6 @@ def test_without_matplotlib_the_message_says_what_to_install(monkeypatch):
         plots.new_figure(1, 1)
 
 
-def test_a_curve_is_sorted_and_has_its_spread_around_it(ax):
-    assert plots.curve(ax, [4, 1, 2], [3.0, 1.0, 2.0], [0.3, np.nan, 0.2], label="method") is ax
-    np.testing.assert_array_equal(lines(ax)["method"].get_xydata(), [[1, 1], [2, 2], [4, 3]])
-    (band,) = ax.collections
-    corners = band.get_paths()[0].vertices
-    for at, low, high in ((1, 1, 1), (2, 1.8, 2.2), (4, 2.7, 3.3)):  # no spread known: none drawn
-        there = corners[corners[:, 0] == at, 1]
-        assert (there.min(), there.max()) == pytest.approx((low, high))
-
-
-def test_a_curve_with_error_bars(ax):
-    plots.curve(ax, [1, 2], [1.0, 2.0], [0.5, 0.25], bars=True, label="method")
-    (container,) = ax.containers
-    bars = [segment[:, 1].tolist() for segment in container.lines[2][0].get_segments()]
-    assert bars == [[0.5, 1.5], [1.75, 2.25]]
-
-
 def test_basis_functions_are_drawn_as_they_are_the_liveliest_last(ax):
     x = np.linspace(-1, 1, 5)
     phi = np.stack([3 * x, 0 * x + 7, -x], 1)

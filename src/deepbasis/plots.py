@@ -1,4 +1,4 @@
-"""Every figure. A function takes an axes and arrays, draws, and returns the axes: it makes no figure and shows none.
+"""Figures of a model. A function takes an axes and arrays, draws, and returns the axes: it makes and shows no figure.
 
 Nothing here needs a display, imports `pyplot` or changes a global setting. `new_figure` makes a figure to draw on;
 matplotlib (the extra `deepbasis[plots]`) is imported when it is called.
@@ -56,23 +56,23 @@ def predictive_band(
 
     `data` (x, y) are drawn as points, `oracle` (mean, std) at the same `x` as thin lines on top.
     """
-    x, mean, std = _vectors(x=x, mean=mean, std=std)
+    x, mean, std = as_vectors(x=x, mean=mean, std=std)
     order = np.argsort(x, kind="stable")
     x, mean, std = x[order], mean[order], std[order]
     if data is not None:
-        xs, ys = _vectors(x=data[0], y=data[1])
+        xs, ys = as_vectors(x=data[0], y=data[1])
         ax.plot(xs, ys, ".", color=GREY, markersize=3, alpha=0.45, markeredgewidth=0, label="data", rasterized=True)
     low, high = mean - width * std, mean + width * std
     ax.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0, label=f"{label}: mean ± {width:g} std")
     ax.plot(x, mean, color=colour, linewidth=1.8, label=f"{label}: mean")
     if oracle is not None:
-        true_mean, true_std = (values[order] for values in _vectors(mean=oracle[0], std=oracle[1]))
+        true_mean, true_std = (values[order] for values in as_vectors(mean=oracle[0], std=oracle[1]))
         thin: dict[str, Any] = {"color": INK, "linewidth": 0.7}
         ax.plot(x, true_mean, **thin, label="oracle: mean")
         ax.plot(x, true_mean - width * true_std, **thin, linestyle=(0, (4, 2)), label=f"oracle: mean ± {width:g} std")
         ax.plot(x, true_mean + width * true_std, **thin, linestyle=(0, (4, 2)))
     ax.set_xlim(float(x[0]), float(x[-1]))
-    return _tidy(ax)
+    return without_frame(ax)
 
 
 def kernel_heatmap(ax: Axes, x: ArrayLike, K: ArrayLike) -> Axes:
@@ -80,7 +80,7 @@ def kernel_heatmap(ax: Axes, x: ArrayLike, K: ArrayLike) -> Axes:
 
     The picture is `ax.images[-1]`, for a colour bar.
     """
-    (x,) = _vectors(x=x)
+    (x,) = as_vectors(x=x)
     K = np.asarray(K, dtype=np.float64)
     if K.shape != (len(x), len(x)):
         raise InputError(f"K must have a row and a column for each x, [{len(x)}, {len(x)}], got {list(K.shape)}")
@@ -107,7 +107,7 @@ def calibration_curve(ax: Axes, pit: ArrayLike, *, colour: str = BLUE, label: st
     `pit` (probability integral transform) is the predicted cdf at the target, one number a row. A calibrated prediction
     lies on the diagonal, up to chance: in 95 % of cases within the grey band.
     """
-    (pit,) = _vectors(pit=pit)
+    (pit,) = as_vectors(pit=pit)
     if ((pit < 0) | (pit > 1)).any():
         raise InputError("pit must lie between 0 and 1: give the predicted cdf at the targets")
     level = np.linspace(0.0, 1.0, 101)
@@ -117,7 +117,7 @@ def calibration_curve(ax: Axes, pit: ArrayLike, *, colour: str = BLUE, label: st
     ax.plot(level, level, color=INK, linewidth=0.7, linestyle=(0, (4, 2)), label="calibrated")
     ax.plot(level, share, color=colour, linewidth=1.8, label=label)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="share of targets below", aspect="equal")
-    return _tidy(ax)
+    return without_frame(ax)
 
 
 def training_history(ax: Axes, history: Mapping[str, ArrayLike] | Sequence[Mapping[str, ArrayLike]]) -> Axes:
@@ -129,7 +129,7 @@ def training_history(ax: Axes, history: Mapping[str, ArrayLike] | Sequence[Mappi
     if not members:
         raise InputError("history is empty: there is no member to draw")
     for k, member in enumerate(members):
-        loss, validation = _vectors(train_loss=member["train_loss"], validation=member["validation"])
+        loss, validation = as_vectors(train_loss=member["train_loss"], validation=member["validation"])
         epochs = np.arange(1, len(loss) + 1)
         thin: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.8}
         ax.plot(epochs, loss, color=GREY, **thin, label=None if k else "training loss")
@@ -139,42 +139,16 @@ def training_history(ax: Axes, history: Mapping[str, ArrayLike] | Sequence[Mappi
             dot: dict[str, Any] = {"color": VERMILLION, "markersize": 4, "label": None if k else "best epoch"}
             ax.plot(epochs[best], validation[best], "o", **dot)
     ax.set(xlabel="epoch", ylabel="nats per row")
-    return _tidy(ax)
+    return without_frame(ax)
 
 
-def box_sweep(
-    ax: Axes,
-    levels: Sequence[float],
-    groups: Sequence[ArrayLike],
-    *,
-    line: float | None = None,
-    line_label: str = "",
-    colour: str = BLUE,
-) -> Axes:
-    """A box plot for each level of a setting, evenly spaced; `line` is a value to compare with, dashed."""
-    if len(levels) != len(groups) or not levels:
-        raise InputError(f"there are {len(levels)} levels and {len(groups)} groups: give one group for each level")
-    boxes = ax.boxplot(
-        [np.asarray(group, dtype=np.float64) for group in groups],
-        tick_labels=[f"{level:g}" for level in levels],
-        widths=0.55,
-        patch_artist=True,
-        flierprops={"marker": ".", "markersize": 4, "markeredgecolor": GREY},
-        medianprops={"color": INK, "linewidth": 1.4},
-    )
-    for box in boxes["boxes"]:
-        box.set(facecolor=colour, alpha=0.35, edgecolor=colour)
-    if line is not None:
-        ax.axhline(line, color=VERMILLION, linewidth=1.2, linestyle=(0, (4, 2)), label=line_label)
-    return _tidy(ax)
-
-
-def _tidy(ax: Axes) -> Axes:
+def without_frame(ax: Axes) -> Axes:
+    """Only the left and the lower axis."""
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
-def _vectors(**arrays: ArrayLike) -> list[NDArray[np.float64]]:
+def as_vectors(**arrays: ArrayLike) -> list[NDArray[np.float64]]:
     """Each as a vector of floats, all of one length."""
     vectors = [np.asarray(values, dtype=np.float64) for values in arrays.values()]
     for name, vector in zip(arrays, vectors, strict=True):
@@ -185,32 +159,9 @@ def _vectors(**arrays: ArrayLike) -> list[NDArray[np.float64]]:
     return vectors
 
 
-def curve(
-    ax: Axes,
-    x: ArrayLike,
-    mean: ArrayLike,
-    spread: ArrayLike | None = None,
-    *,
-    colour: str = BLUE,
-    label: str | None = None,
-    marker: str = "o",
-    bars: bool = False,
-) -> Axes:
-    """Values over x, joined; `spread` around each (NaN where there is none) as a band, or as error bars."""
-    x, mean, spread = _vectors(x=x, mean=mean, spread=np.zeros_like(np.asarray(mean)) if spread is None else spread)
-    order = np.argsort(x, kind="stable")
-    x, mean, spread = x[order], mean[order], np.nan_to_num(spread[order])
-    if bars:
-        ax.errorbar(x, mean, spread, color=colour, linewidth=1.4, capsize=3, marker=marker, markersize=5, label=label)
-    else:
-        ax.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
-        ax.plot(x, mean, color=colour, linewidth=1.4, marker=marker, markersize=5, label=label)
-    return _tidy(ax)
-
-
 def basis_functions(ax: Axes, x: ArrayLike, phi: ArrayLike) -> Axes:
     """Each column of `phi` as a line over the grid `x`; those that vary most are drawn last, and darkest."""
-    (x,) = _vectors(x=x)
+    (x,) = as_vectors(x=x)
     phi = np.asarray(phi, dtype=np.float64)
     if phi.ndim != 2 or len(phi) != len(x) or phi.shape[1] == 0:
         raise InputError(f"phi must have a row for each x, [{len(x)}, r], got {list(phi.shape)}")
@@ -222,72 +173,4 @@ def basis_functions(ax: Axes, x: ArrayLike, phi: ArrayLike) -> Axes:
     for column, shade in zip(order, shades, strict=True):
         ax.plot(x, phi[:, column], color=shade, linewidth=1.8 if r <= 8 else 0.9, alpha=0.95 if r <= 8 else 0.7)
     ax.set_xlim(float(x[0]), float(x[-1]))
-    return _tidy(ax)
-
-
-def paired_violins(
-    ax: Axes, values: Mapping[str, Mapping[str, ArrayLike]], *, colours: Sequence[str] = (BLUE, ORANGE)
-) -> Axes:
-    """The spread of some values: violins side by side for each group of `values`, in a colour for each kind.
-
-    `values[group][kind]` are numbers; every group has the same kinds. A line across each violin is its median. For a
-    legend, `ax.collections` whose label is a kind.
-    """
-    if not values:
-        raise InputError("values is empty: there is no group to draw")
-    kinds = list(next(iter(values.values())))
-    if len(kinds) > len(colours):
-        raise InputError(f"{len(kinds)} kinds of values need as many colours, got {len(colours)}")
-    spacing = 0.8 / len(kinds)
-    for k, (kind, colour) in enumerate(zip(kinds, colours, strict=False)):
-        at = np.arange(len(values)) + spacing * (k - 0.5 * (len(kinds) - 1))
-        numbers = [_vectors(**{kind: group[kind]})[0] for group in values.values()]
-        shapes = ax.violinplot(numbers, positions=at, widths=0.92 * spacing, showextrema=False, points=200)
-        bodies: Any = shapes["bodies"]
-        for body in bodies:
-            body.set(facecolor=colour, edgecolor=colour, alpha=0.75, linewidth=0.6)
-        bodies[0].set_label(kind)
-        ax.hlines([np.median(v) for v in numbers], at - 0.3 * spacing, at + 0.3 * spacing, color=INK, linewidth=1.2)
-    ax.set_xticks(np.arange(len(values)), list(values))
-    return _tidy(ax)
-
-
-def map_picture(
-    ax: Axes,
-    lon: ArrayLike,
-    lat: ArrayLike,
-    values: ArrayLike,
-    *,
-    low: float,
-    high: float,
-    outline: ArrayLike | None = None,
-    colours: str = "viridis",
-) -> Axes:
-    """Values on a grid of longitudes and latitudes [len(lat), len(lon)], in colours from `low` to `high`; NaN is blank.
-
-    `outline` [k, 2] is a line on top, broken where it is NaN. The picture is `ax.collections[0]`, for a colour bar.
-    """
-    (x,), (y,) = _vectors(lon=lon), _vectors(lat=lat)
-    picture = np.ma.masked_invalid(np.asarray(values, dtype=np.float64))
-    if picture.shape != (len(y), len(x)):
-        raise InputError(
-            f"values must have a row for each lat and a column for each lon, [{len(y)}, {len(x)}], "
-            f"got {list(picture.shape)}"
-        )
-    ax.pcolormesh(x, y, picture, vmin=low, vmax=high, cmap=colours, shading="nearest", rasterized=True)
-    if outline is not None:
-        line = np.asarray(outline, dtype=np.float64)
-        ax.plot(line[:, 0], line[:, 1], color=INK, linewidth=0.6)
-        x, y = line[np.isfinite(line).all(axis=1)].T
-    margin = 0.02 * max(np.ptp(x), np.ptp(y))
-    ax.set(xlim=(x.min() - margin, x.max() + margin), ylim=(y.min() - margin, y.max() + margin))
-    ax.set_aspect(1.0 / np.cos(np.radians(0.5 * (y.min() + y.max()))))  # a degree of longitude is the shorter
-    ax.set_xticks([])
-    ax.set_yticks([])
-    ax.spines[:].set_visible(False)
-    return ax
-
-
-def footnote(figure: Figure, text: str) -> None:
-    """A small line below everything, for a source and its licence."""
-    figure.supxlabel(text, fontsize=6.5, color=GREY)
+    return without_frame(ax)

@@ -9,7 +9,7 @@ import sys
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,16 +29,27 @@ needs_data = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], np.ndarray]:
-    """Makes set `name` one of few rows; gives inputs and target as one array."""
+class Sets:
+    """A catalogue that a test may change: some sets of few rows, on a server that stands here."""
 
-    def make(name: str, rows: int = 7) -> np.ndarray:
-        inputs = uci.SHAPES[name][1]
-        monkeypatch.setitem(uci.SHAPES, name, (rows, inputs))
+    def __init__(self) -> None:
+        self.shapes, self.sha256 = dict(uci.UCI.shapes), dict(uci.UCI.sha256)
+        self.address = "http://127.0.0.1:9"  # where nobody listens
+        self.cache: Path | None = None
+
+    def make(self, name: str, rows: int = 7) -> np.ndarray:
+        """Set `name` is one of few rows from now on; inputs and target as one array."""
+        inputs = self.shapes[name][1]
+        self.shapes[name] = (rows, inputs)
         return np.random.default_rng(0).normal(size=(rows, inputs + 1)).round(6)
 
-    return make
+    def load(self, name: str, folder: Path | None = None) -> uci.RegressionTable:
+        return uci.load(name, folder, uci.Catalogue(self.address, self.shapes, self.sha256, self.cache))
+
+
+@pytest.fixture
+def sets() -> Sets:
+    return Sets()
 
 
 def as_csv(data: np.ndarray, header: str = "") -> bytes:
@@ -53,8 +64,8 @@ def put(place: Path, content: bytes) -> Path:
     return place
 
 
-def assert_table(folder: Path, name: str, inputs: np.ndarray, target: np.ndarray) -> None:
-    X, y = uci.load(name, folder)
+def assert_table(sets: Sets, folder: Path, name: str, inputs: np.ndarray, target: np.ndarray) -> None:
+    X, y = sets.load(name, folder)
     assert X.dtype == y.dtype == np.float64
     np.testing.assert_allclose(X, inputs, rtol=1e-8)
     np.testing.assert_allclose(y, target, rtol=1e-8)
@@ -81,11 +92,11 @@ def tarball(name: str, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("place", ["uci/pol.npz", "pol.npz"])
-def test_arrays(tmp_path, small, place):
-    data = small("pol")
+def test_arrays(tmp_path, place, sets):
+    data = sets.make("pol")
     (tmp_path / "uci").mkdir()
     np.savez(tmp_path / place, X=data[:, :-1].astype(np.float32), y=data[:, -1].astype(np.float32))
-    X, y = uci.load("pol", tmp_path)
+    X, y = sets.load("pol", tmp_path)
     assert np.array_equal(X, data[:, :-1].astype(np.float32).astype(np.float64))
     assert np.array_equal(y, data[:, -1].astype(np.float32).astype(np.float64))
     assert X.dtype == y.dtype == np.float64
@@ -96,18 +107,18 @@ def test_arrays(tmp_path, small, place):
 )
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("header", ["", "a,b,target"])
-def test_tables_with_the_target_last(tmp_path, small, place, compressed, header):
-    data = small("pol")
+def test_tables_with_the_target_last(tmp_path, place, compressed, header, sets):
+    data = sets.make("pol")
     content = as_csv(data, header)
     put(tmp_path / (place + ".gz" * compressed), gzip.compress(content) if compressed else content)
-    assert_table(tmp_path, "pol", data[:, :-1], data[:, -1])
+    assert_table(sets, tmp_path, "pol", data[:, :-1], data[:, -1])
 
 
-def test_the_two_halves_of_song(tmp_path, small):
-    data = small("song")
+def test_the_two_halves_of_song(tmp_path, sets):
+    data = sets.make("song")
     put(tmp_path / "song/data.csv.gz", gzip.compress(as_csv(data[:4])))
     put(tmp_path / "song/data1.csv.gz", gzip.compress(as_csv(data[4:])))
-    assert_table(tmp_path, "song", data[:, :-1], data[:, -1])
+    assert_table(sets, tmp_path, "song", data[:, :-1], data[:, -1])
 
 
 SLICE_HEADER = "patientId," + ",".join(f"value{i}" for i in range(384)) + ",reference"
@@ -122,9 +133,9 @@ ORIGINALS = {  # file, its first line, and its columns -> inputs and target
 
 @pytest.mark.parametrize("name", ORIGINALS)
 @pytest.mark.parametrize("packing", ["plain", "in its folder", "zip"])
-def test_uci_s_own_files(tmp_path, small, name, packing):
+def test_uci_s_own_files(tmp_path, name, packing, sets):
     file, header, arrange = ORIGINALS[name]
-    data = np.abs(small(name))
+    data = np.abs(sets.make(name))
     content = as_csv(data, header)
     if packing == "plain":
         put(tmp_path / file, content)
@@ -133,22 +144,22 @@ def test_uci_s_own_files(tmp_path, small, name, packing):
     else:
         put(tmp_path / "uci" / "other.zip", zipped("other.txt", b"1"))
         put(tmp_path / "uci" / "some+name.zip", zipped(f"folder/{file}", content))
-    assert_table(tmp_path, name, *arrange(data))
+    assert_table(sets, tmp_path, name, *arrange(data))
 
 
 @pytest.mark.parametrize("packing", ["tar.gz", "tar.gz in zip"])
-def test_uci_s_archives_of_buzz(tmp_path, small, packing):
-    data = np.abs(small("buzz"))
+def test_uci_s_archives_of_buzz(tmp_path, packing, sets):
+    data = np.abs(sets.make("buzz"))
     archive = tarball("regression/Twitter/Twitter.data", as_csv(data))
     if packing == "tar.gz":
         put(tmp_path / "uci" / "regression.tar.gz", archive)
     else:
         put(tmp_path / "buzz+in+social+media.zip", zipped("regression.tar.gz", archive))
-    assert_table(tmp_path, "buzz", data[:, :-1], np.log(1 + data[:, -1]))
+    assert_table(sets, tmp_path, "buzz", data[:, :-1], np.log(1 + data[:, -1]))
 
 
 @needs_data
-def test_fragments_of_the_sets_that_are_not_here(tmp_path, monkeypatch):
+def test_fragments_of_the_sets_that_are_not_here(tmp_path, sets):
     """The first rows of slice and 3droad, real ones, through UCI's formats and back."""
     fragments = Path(os.environ["DEEPBASIS_DATA"]) / "fragments"
     if not fragments.is_dir():
@@ -157,15 +168,15 @@ def test_fragments_of_the_sets_that_are_not_here(tmp_path, monkeypatch):
     assert np.array_equal(
         np.unique(part["X"][:, 0]), [0, 1]
     )  # patients, not measurements: 385 columns have their number
-    monkeypatch.setitem(uci.SHAPES, "slice", part["X"].shape)
+    sets.shapes["slice"] = part["X"].shape
     put(tmp_path / "slice_localization_data.csv", as_csv(np.column_stack([part["X"], part["y"]]), SLICE_HEADER))
-    assert_table(tmp_path, "slice", part["X"], part["y"])
+    assert_table(sets, tmp_path, "slice", part["X"], part["y"])
 
     part = np.load(fragments / "3droad_first5000.npz", allow_pickle=False)
     roads = np.column_stack([np.full(5000, 144552912.0), part["X"], part["y"]])
-    monkeypatch.setitem(uci.SHAPES, "3droad", (5000, 3))
+    sets.shapes["3droad"] = (5000, 3)
     put(tmp_path / "3D_spatial_network.txt", as_csv(roads))
-    assert_table(tmp_path, "3droad", roads[:, :3], part["y"])
+    assert_table(sets, tmp_path, "3droad", roads[:, :3], part["y"])
 
 
 @needs_data
@@ -223,12 +234,12 @@ def test_damaged_files_are_refused_by_name(tmp_path, name, file, content, words)
         uci.load(name, tmp_path)
 
 
-def test_values_that_are_missing_are_refused_with_their_place(tmp_path, small):
-    data = small("pol")
+def test_values_that_are_missing_are_refused_with_their_place(tmp_path, sets):
+    data = sets.make("pol")
     data[3, 5] = np.nan
     put(tmp_path / "pol.csv", as_csv(data))
     with pytest.raises(FileFormatError, match="row 3, column 5 is nan"):
-        uci.load("pol", tmp_path)
+        sets.load("pol", tmp_path)
 
 
 def test_arrays_of_objects_are_not_unpickled(tmp_path):
@@ -299,7 +310,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def web(tmp_path: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that is served where the package's repository would be; the cache is `tmp_path / "cache"`."""
     served = tmp_path / "served"
     served.mkdir()
@@ -308,74 +319,72 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     thread.start()
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("DEEPBASIS_DATA", raising=False)
-    monkeypatch.setattr(uci, "_PACKAGE", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(data_download, "cache_folder", lambda: tmp_path / "cache")
+    sets.address, sets.cache = f"http://127.0.0.1:{server.server_port}", tmp_path / "cache"
     yield served
     server.shutdown()
     server.server_close()
     thread.join()
 
 
-def test_a_download_is_kept_and_checked(tmp_path, web, small, monkeypatch):
-    data = small("pol")
+def test_a_download_is_kept_and_checked(tmp_path, web, sets):
+    data = sets.make("pol")
     content = gzip.compress(as_csv(data))
-    monkeypatch.setitem(uci._SHA256, "pol/data.csv.gz", hashlib.sha256(content).hexdigest())
+    sets.sha256["pol/data.csv.gz"] = hashlib.sha256(content).hexdigest()
     source = put(web / "pol/data.csv.gz", content)
-    np.testing.assert_allclose(uci.load("pol").y, data[:, -1])
+    np.testing.assert_allclose(sets.load("pol").y, data[:, -1])
     source.unlink()
-    np.testing.assert_allclose(uci.load("pol").y, data[:, -1])  # from the cache
+    np.testing.assert_allclose(sets.load("pol").y, data[:, -1])  # from the cache
     kept = tmp_path / "cache/uci/pol/data.csv.gz"
     kept.write_bytes(gzip.compress(as_csv(data + 1)))
     with pytest.raises(FileFormatError, match=r"is not what it was.*delete it"):
-        uci.load("pol")
+        sets.load("pol")
 
 
-def test_another_file_than_the_expected_is_not_kept(tmp_path, web, small):
-    put(web / "pol/data.csv.gz", gzip.compress(as_csv(small("pol"))))
+def test_another_file_than_the_expected_is_not_kept(tmp_path, web, sets):
+    put(web / "pol/data.csv.gz", gzip.compress(as_csv(sets.make("pol"))))
     with pytest.raises(data_download.DownloadError, match=r"another file than the one expected.*put pol\.npz"):
-        uci.load("pol")
+        sets.load("pol")
     assert list((tmp_path / "cache").rglob("*.gz")) == []
 
 
-def test_without_a_known_checksum_the_first_download_counts(tmp_path, web, small, caplog):
-    data = small("song")
+def test_without_a_known_checksum_the_first_download_counts(tmp_path, web, caplog, sets):
+    data = sets.make("song")
     put(web / "song/data.csv.gz", gzip.compress(as_csv(data[:4])))
     put(web / "song/data1.csv.gz", gzip.compress(as_csv(data[4:])))
-    np.testing.assert_allclose(uci.load("song").y, data[:, -1])
+    np.testing.assert_allclose(sets.load("song").y, data[:, -1])
     assert len(caplog.messages) == 2
     kept = tmp_path / "cache/uci/song/data1.csv.gz"
     digest = hashlib.sha256(kept.read_bytes()).hexdigest()
     assert digest in caplog.text
     assert kept.with_name("data1.csv.gz.sha256").read_text() == f"{digest}  data1.csv.gz\n"
     caplog.clear()
-    uci.load("song")
+    sets.load("song")
     assert caplog.messages == []
     kept.write_bytes(gzip.compress(as_csv(data[4:] + 1)))
     with pytest.raises(FileFormatError, match="is not what it was"):
-        uci.load("song")
+        sets.load("song")
     kept.unlink()
     put(web / "song/data1.csv.gz", gzip.compress(as_csv(data[4:] + 1)))
     with pytest.raises(data_download.DownloadError, match="another file"):  # what is on the web has changed since
-        uci.load("song")
+        sets.load("song")
     kept.with_name("data1.csv.gz.sha256").write_text("nonsense")
     with pytest.raises(FileFormatError, match="holds no SHA-256"):
-        uci.load("song")
+        sets.load("song")
 
 
-def test_what_the_server_has_not_got(web):
+def test_what_the_server_has_not_got(web, sets):
     with pytest.raises(data_download.DownloadError, match=r"answered 404.*put pol\.npz .*set DEEPBASIS_DATA"):
-        uci.load("pol")
+        sets.load("pol")
 
 
-def test_without_a_network_it_says_at_once_what_to_do(tmp_path, monkeypatch):
+def test_without_a_network_it_says_at_once_what_to_do(tmp_path, sets, monkeypatch):
     monkeypatch.delenv("DEEPBASIS_DATA", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(uci, "_PACKAGE", "http://127.0.0.1:9")  # where nobody listens
-    monkeypatch.setattr(data_download, "cache_folder", lambda: tmp_path)
+    sets.cache = tmp_path
     with pytest.raises(
         data_download.DownloadError, match=r"no connection.*put buzz\.npz .*Twitter\.data.*set DEEPBASIS_DATA"
     ):
-        uci.load("buzz")
+        sets.load("buzz")
 
 
 def test_without_pooch_it_says_what_to_install(monkeypatch):
@@ -387,7 +396,7 @@ def test_without_pooch_it_says_what_to_install(monkeypatch):
 
 def test_every_set_has_a_source():
     for name in uci.NAMES:
-        files = [source.file for source in uci.sources(name)]
+        files = [source.file for source in uci.UCI.sources(name)]
         assert files == [f"uci/{name}/{file}" for file in ("data.csv.gz", "data1.csv.gz")[: 1 + (name == "song")]]
-        assert all(source.url.endswith(source.file.removeprefix("uci/")) for source in uci.sources(name))
-        assert all(source.sha256 is None or len(source.sha256) == 64 for source in uci.sources(name))
+        assert all(source.url.endswith(source.file.removeprefix("uci/")) for source in uci.UCI.sources(name))
+        assert all(source.sha256 is None or len(source.sha256) == 64 for source in uci.UCI.sources(name))

@@ -15,7 +15,6 @@ import pytest
 import torch
 from PIL import Image
 
-from deepbasis import plots
 from deepbasis.engine.members import Member
 from deepbasis.errors import InputError
 from deepbasis.gp import metrics
@@ -457,41 +456,3 @@ def test_a_map_without_any_cell_is_blank():
     np.testing.assert_allclose(lon, 0.5 * np.array([-2.5, -1.5, -0.5]))
     np.testing.assert_allclose(lat, 0.5 * np.array([6.5, 7.5]))
     np.testing.assert_array_equal(picture, [[np.nan, np.nan, 2.0], [1.0, np.nan, np.nan]])
-
-
-# Plots ----------------------------------------------------------------------------------------------------------------
-
-
-def test_paired_violins_stand_side_by_side_with_their_medians():
-    ax = plots.new_figure(4, 3).subplots()
-    groups = {
-        "A": {"urban": [1.0, 2.0, 4.0], "rural": [5.0, 6.0, 9.0]},
-        "B": {"urban": [3.0, 3.0], "rural": [1.0, 2.0]},
-    }
-    assert plots.paired_violins(ax, groups) is ax
-    medians = {}
-    for lines in ax.collections:
-        if hasattr(lines, "get_segments"):
-            medians |= {round(float(seg[:, 0].mean()), 6): float(seg[0, 1]) for seg in lines.get_segments()}
-    assert medians == {-0.2: 2.0, 0.2: 6.0, 0.8: 3.0, 1.2: 1.5}
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["A", "B"]
-    assert [c.get_label() for c in ax.collections if not c.get_label().startswith("_")] == ["urban", "rural"]
-    with pytest.raises(InputError, match="no group"):
-        plots.paired_violins(ax, {})
-    with pytest.raises(InputError, match="3 kinds of values"):
-        plots.paired_violins(ax, {"A": {"a": [1], "b": [1], "c": [1]}})
-
-
-def test_a_map_shows_its_values_where_they_are_and_its_outline():
-    ax = plots.new_figure(4, 3).subplots()
-    values = np.array([[1.0, 2.0, np.nan], [4.0, 5.0, 6.0]])
-    outline = [[-1.0, 59.0], [3.0, 61.0], [np.nan, np.nan], [0.0, 60.0]]
-    assert plots.map_picture(ax, [0, 1, 2], [59.5, 60.5], values, low=1, high=5, outline=outline) is ax
-    mesh = ax.collections[0]
-    np.testing.assert_array_equal(np.ma.filled(mesh.get_array(), -9), [[1, 2, -9], [4, 5, 6]])
-    assert mesh.get_clim() == (1, 5)
-    np.testing.assert_array_equal(ax.lines[0].get_xydata(), outline)
-    assert ax.get_aspect() == pytest.approx(2.0)  # 1 / cos 60°
-    assert ax.get_xlim() == pytest.approx((-1.08, 3.08))
-    with pytest.raises(InputError, match="a row for each lat"):
-        plots.map_picture(ax, [0, 1], [59, 60], values, low=0, high=1)

@@ -7,6 +7,8 @@ downloaded, into the user's cache.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +43,37 @@ _SHA256 = {
 }
 
 
+@dataclass(frozen=True)
+class Catalogue:
+    """Where the sets are on the web, and what they are to be."""
+
+    address: str
+    shapes: Mapping[str, tuple[int, int]]
+    """Rows and inputs of each."""
+    sha256: Mapping[str, str | None]
+    """Of each file; none where its publisher names none."""
+    cache: Path | None = None
+    """Where downloads are kept; none is the user's cache."""
+
+    def sources(self, name: str) -> list[WebFile]:
+        """The files on the web that set `name` comes in."""
+        return [
+            WebFile(f"{self.address}/{file}", f"uci/{file}", digest)
+            for file, digest in self.sha256.items()
+            if file.startswith(f"{check_choice('name', name, self.shapes)}/")
+        ]
+
+    def download(self, name: str) -> data_uci_files.Found | None:
+        cache = self.cache or data_download.cache_folder()
+        instead = f"{data_uci_files.wanted(name, Path('FOLDER'))}, and set {FOLDER} to that FOLDER"
+        for source in self.sources(name):
+            data_download.fetch(source, cache, instead)
+        return data_uci_files.read(name, cache)
+
+
+UCI = Catalogue(_PACKAGE, SHAPES, _SHA256)
+
+
 class RegressionTable(NamedTuple):
     X: Floats
     """[n, d]"""
@@ -48,17 +81,17 @@ class RegressionTable(NamedTuple):
     """[n]"""
 
 
-def load(name: str, folder: str | os.PathLike[str] | None = None) -> RegressionTable:
+def load(name: str, folder: str | os.PathLike[str] | None = None, catalogue: Catalogue = UCI) -> RegressionTable:
     """Set `name` of NAMES, all of its rows; a set that does not have the paper's size is refused."""
-    check_choice("name", name, NAMES)
+    check_choice("name", name, catalogue.shapes)
     named = data_folder(folder)
-    found = _downloaded(name) if named is None else data_uci_files.read(name, named)
+    found = catalogue.download(name) if named is None else data_uci_files.read(name, named)
     if found is None:
         raise InputError(
             f"{name} is not in the data folder {named}: {data_uci_files.wanted(name, named or Path())}, or name no "
             f"folder (nor {FOLDER}) to have it downloaded"
         )
-    rows, inputs = SHAPES[name]
+    rows, inputs = catalogue.shapes[name]
     if found.data.shape != (rows, inputs + 1):
         n, columns = found.data.shape
         raise FileFormatError(
@@ -69,16 +102,6 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> RegressionT
         row, column = np.argwhere(~np.isfinite(found.data))[0]
         raise FileFormatError(f"{found.place}: row {row}, column {column} is {found.data[row, column]}: get it again")
     return RegressionTable(np.ascontiguousarray(found.data[:, :-1]), np.ascontiguousarray(found.data[:, -1]))
-
-
-def sources(name: str) -> list[WebFile]:
-    """The files on the web that `load` downloads set `name` from."""
-    check_choice("name", name, NAMES)
-    return [
-        WebFile(f"{_PACKAGE}/{file}", f"uci/{file}", digest)
-        for file, digest in _SHA256.items()
-        if file.startswith(f"{name}/")
-    ]
 
 
 def paper_scaling(table: RegressionTable, split: Split) -> Scaled:
@@ -96,11 +119,3 @@ def _to_unit_range(X: Floats, seen: Floats) -> Floats:
     low, high = seen.min(axis=0), seen.max(axis=0)
     varies = high > low
     return np.where(varies, 2.0 * (X - low) / np.where(varies, high - low, 1.0) - 1.0, 0.0)
-
-
-def _downloaded(name: str) -> data_uci_files.Found | None:
-    cache = data_download.cache_folder()
-    instead = f"{data_uci_files.wanted(name, Path('FOLDER'))}, and set {FOLDER} to that FOLDER"
-    for source in sources(name):
-        data_download.fetch(source, cache, instead)
-    return data_uci_files.read(name, cache)

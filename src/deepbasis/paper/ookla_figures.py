@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepbasis import plots
-from deepbasis.paper import ookla_maps
+from deepbasis.paper import ookla_maps, panels
 from deepbasis.paper.data_ookla import ATTRIBUTION
 from deepbasis.paper.ookla_tables import LABELS, MAPPED, STRATA, kind, title
 from deepbasis.paper.parts import Folder, Part
@@ -60,7 +60,7 @@ def interval_widths(groups: Mapping[tuple[str, str], Group]) -> Figure:
             ax.set_visible(False)
             continue
         group = groups[(dataset, target)]
-        plots.paired_violins(ax, {LABELS[method]: _widths(part) for method, part in group.items()})
+        panels.paired_violins(ax, {LABELS[method]: _widths(part) for method, part in group.items()})
         ax.set_title(title(next(iter(group.values())).values), fontsize=10)
         ax.set_ylim(bottom=0)
         ax.set_ylabel("width of the 95 % interval", fontsize=9)
@@ -159,7 +159,7 @@ class _Sheet:
 
         part, ax = self.parts[k], self.axes[k, j]
         ax.set_title(f"{part.values['target']}, {heading}", fontsize=10)
-        plots.map_picture(ax, lon, lat, values, outline=part.arrays["outline"], **colours)
+        panels.map_picture(ax, lon, lat, values, outline=part.arrays["outline"], **colours)
         coast = [Path(ring, closed=True) for ring in ookla_maps.rings(part.arrays["outline"])]
         ax.collections[0].set_clip_path(Path.make_compound_path(*coast), ax.transData)
         margin = 0.02 * (self.high - self.low).max()
@@ -198,7 +198,7 @@ def raster(corner: Any, values: Floats, cell: float) -> tuple[Floats, Floats, Fl
 def _attribute(page: Figure, note: str) -> None:
     """Every figure says whose data it shows, and under which licence."""
     letters = 17.0 * page.get_figwidth()  # in a line, at the size of a footnote
-    plots.footnote(page, "\n".join([*_lines(note, letters), *_lines(ATTRIBUTION, letters)]))
+    panels.footnote(page, "\n".join([*_lines(note, letters), *_lines(ATTRIBUTION, letters)]))
 
 
 def _lines(text: str, letters: float) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from deepbasis import plots
+from deepbasis.paper import panels
 from deepbasis.paper.parts import Folder
 from deepbasis.paper.step1d_drawing import (
     DASHED,
@@ -99,7 +100,7 @@ def scaling(study: StudyResults) -> Any:
     if not any(fits.values()):
         return None
     page = plots.new_figure(12.0, 7.2)
-    panels = (
+    curves = (
         ("test MAE", "mae", list(METHODS)),
         ("test MAE without RBF", "mae", [method for method in METHODS if method != EXACT_RBF]),
         ("test NLL, nats a row", "nll", list(METHODS)),
@@ -108,14 +109,14 @@ def scaling(study: StudyResults) -> Any:
     )
     axes: Any = page.subplots(2, 3)
     *drawn, last = axes.flat
-    for ax, (title, metric, methods) in zip(drawn, panels, strict=True):
+    for ax, (title, metric, methods) in zip(drawn, curves, strict=True):
         for method in methods:
             statistics = {n: s for n, fit in fits[method].items() if (s := fit.statistic(metric)) is not None}
             if statistics:
                 mean, spread = np.array(list(statistics.values()), dtype=np.float64).T
                 colour, marker = STYLE[method]
                 label = f"{METHODS[method]}, {_seeds(fits[method])}"
-                plots.curve(ax, list(statistics), mean, spread, colour=colour, marker=marker, label=label)
+                panels.curve(ax, list(statistics), mean, spread, colour=colour, marker=marker, label=label)
         if metric in study.oracle:
             ax.axhline(study.oracle[metric], color=plots.INK, linewidth=0.9, linestyle=DASHED, label="oracle")
         elif ax.has_data():
@@ -196,7 +197,7 @@ def _nll_over_rank(ax: Any, study: StudyResults, fits: dict[int, PartFit]) -> No
     statistics = {rank: s for rank, fit in fits.items() if (s := fit.statistic("nll")) is not None}
     mean, spread = np.array(list(statistics.values()), dtype=np.float64).T
     seeds = max(len(fit.records) for fit in fits.values())
-    plots.curve(ax, list(statistics), mean, spread, bars=True, label=f"DBK (dPPGP): mean ± std of {seeds} seeds")
+    panels.curve(ax, list(statistics), mean, spread, bars=True, label=f"DBK (dPPGP): mean ± std of {seeds} seeds")
     best = {rank: fit.best["nll"] for rank, fit in fits.items() if fit.best is not None}
     theirs = {rank: value for rank in statistics if (value := papers_nll(study, rank)) is not None}
     for marker, colour, label, values in (
@@ -247,15 +248,15 @@ def collapse(results: Results, study: StudyResults) -> Any:
         return None
     page = plots.new_figure(10.0, 3.6)
     axes: Any = page.subplots(1, 2)
-    panels = {"effective rank of the kernel": study.collapse.effective_ranks}
-    panels["share of the first eigenvalue"] = study.collapse.first_shares
+    curves = {"effective rank of the kernel": study.collapse.effective_ranks}
+    curves["share of the first eigenvalue"] = study.collapse.first_shares
     steps = study.collapse.steps
     colour, _ = STYLE[EXACT_DBK]
-    for ax, (title, values) in zip(axes, panels.items(), strict=True):
+    for ax, (title, values) in zip(axes, curves.items(), strict=True):
         mean = values.mean(0).numpy()
         spread = values.std(0).numpy() if len(values) > 1 else None
         label = f"{METHODS[EXACT_DBK]}: mean ± std of {len(values)} seeds"
-        plots.curve(ax, steps, mean, spread, colour=colour, marker="", label=label)
+        panels.curve(ax, steps, mean, spread, colour=colour, marker="", label=label)
         ax.set_title(title, fontsize=12)
         ax.set_xlabel("full-batch steps")
         ax.set_xlim(0, steps[-1])

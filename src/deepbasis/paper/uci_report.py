@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepbasis.paper import table1
+from deepbasis.paper import panels, table1
 from deepbasis.paper.parts import (
     Folder,
     Part,
@@ -316,7 +316,7 @@ def sensitivity_figure(datasets: Sequence[str], parts: Mapping[tuple[str, str], 
                 if k == 1:
                     ax.sharey(axes[i, 2 * j])
                 groups = [[m[metric] for m in members if m[swept] == v and m[held] == 0.01] for v in levels]
-                plots.box_sweep(ax, levels, groups, line=vbll.scores[metric][0], line_label="VBLL")
+                panels.box_sweep(ax, levels, groups, line=vbll.scores[metric][0], line_label="VBLL")
                 if i == 0:
                     ax.set_title(f"{dataset}: {swept} ({held} = 0.01)", fontsize=10)
                 if i == len(METRICS) - 1:
