@@ -21,13 +21,14 @@ class Clock:
     """Waits for the device before it looks at the time."""
 
     device: torch.device
+    now: Callable[[], float] = time.perf_counter
 
     def seconds(self, work: Callable[[], object]) -> float:
         self._wait()
-        start = time.perf_counter()
+        start = self.now()
         work()
         self._wait()
-        return time.perf_counter() - start
+        return self.now() - start
 
     def milliseconds(
         self, work: Callable[[], object], *, repetitions: int, before: Callable[[], None] = _nothing
@@ -44,7 +45,9 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
 
-def step_milliseconds(wave: Wave, *, repetitions: int = 9, most_steps: int = 50) -> float:
+def step_milliseconds(
+    wave: Wave, *, repetitions: int = 9, most_steps: int = 50, now: Callable[[], float] = time.perf_counter
+) -> float:
     """One training step of a prepared wave: the median over runs of up to `most_steps` of an epoch's steps.
 
     Steps follow each other without a wait between them, as they do in training; shuffling and validation are left out.
@@ -56,5 +59,5 @@ def step_milliseconds(wave: Wave, *, repetitions: int = 9, most_steps: int = 50)
             for _ in range(steps):
                 wave.step()
 
-    clock = Clock(wave.device)
+    clock = Clock(wave.device, now)
     return clock.milliseconds(several, repetitions=repetitions, before=lambda: wave.source.start_epoch(0)) / steps
