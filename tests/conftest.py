@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def imports_are_no_garbage() -> Iterator[None]:
-    """A training collects garbage twice, among all that was imported: most of the time of a fit of a few rows."""
+    """A full collection need not go through all that was imported."""
     gc.collect()
     gc.freeze()
     yield

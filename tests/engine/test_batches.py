@@ -105,7 +105,7 @@ def test_orders_look_uniform(over):
     def orders(n: int) -> Tensor:
         if over == "seeds":
             return shuffled(torch.arange(draws), 3, n)
-        return torch.cat([shuffled(torch.tensor([5]), epoch, n) for epoch in range(draws)])
+        return shuffled(torch.full((draws,), 5), torch.arange(draws), n)
 
     drawn = orders(n)
     places = torch.stack([(drawn == row).sum(0) for row in range(n)]).double()  # [row, place]

@@ -87,16 +87,17 @@ def test_a_resumed_run_ends_bit_equal(lab, tmp_path, method, count, changes, opt
 
 def test_a_member_that_has_stopped_stays_so_after_a_resume(lab, tmp_path):
     """Though it would get better again, were it still in training."""
-    patient, free = (lab.settings(epochs=60, learning_rate=0.03, patience=patience) for patience in (4, None))
-    arguments = (lab.build(), lab.members(6), lab.data, lab.validation)
+    quick = {"epochs": 30, "learning_rate": 0.1, "batch_size": 32}
+    patient, free = (lab.settings(**quick, patience=patience) for patience in (3, None))
+    arguments = (lab.build(), lab.members(4), lab.data, lab.validation)
     expected = train(*arguments, patient)
-    last = max(outcome.best_epoch + 4 for outcome in expected)
+    last = max(outcome.best_epoch + 3 for outcome in expected)
     better = [
         outcome
         for outcome, untiring in zip(expected, train(*arguments, free), strict=True)
         if float(untiring.history["validation"][:last].min()) < outcome.best_score
     ]
-    crash = 2 + min(outcome.best_epoch + 4 for outcome in better)
+    crash = 2 + min(outcome.best_epoch + 3 for outcome in better)
     assert crash < last, "a member has stopped, others have not"
     file = {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0}
     with pytest.raises(Enough):
