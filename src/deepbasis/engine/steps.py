@@ -81,26 +81,18 @@ class MinibatchSteps:
 
     def loss(self) -> Tensor:
         """The sum over members of their losses on the next batch: its gradient is each one's own."""
-        batch = tuple(self.source.take())
-        objective = self._objective
+        objective, n = self._objective, self.n
 
-        def loss(
-            model: DeepBasisGP,
-            alpha: Tensor,
-            beta: Tensor,
-            x: Tensor,
-            y: Tensor,
-            weight: Tensor | None,
-            whole_weight: Tensor | None,
-            n: Tensor,
-        ) -> Tensor:
+        def loss(model: DeepBasisGP, alpha: Tensor, beta: Tensor, batch: tuple[Any, ...], n: Tensor) -> Tensor:
+            x, y, weight, whole_weight = batch
             whole = None if whole_weight is None else Whole(whole_weight, distributed.global_max)
             return objective(model, x, y, n, alpha, beta, weight, whole)
 
+        own, batch = (self.alpha, self.beta), tuple(self.source.take())
         if self.source.shared:
-            losses = self.stack.map(loss, (self.alpha, self.beta), (*batch, self.n))
+            losses = self.stack.map(loss, own, (batch, n))
         else:
-            losses = self.stack.map(loss, (self.alpha, self.beta, *batch), (self.n,))
+            losses = self.stack.map(loss, (*own, batch), (n,))
         self.loss_sum.add_(losses.detach())
         return losses.sum()
 
