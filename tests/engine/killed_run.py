@@ -100,9 +100,11 @@ def main(directory: Path) -> None:
     random.seed(0)
     rounds: list[dict[str, list[object]]] = [{"ends": [], "epochs": []}]
     equal: list[bool] = []
+    halves: list[str] = []
 
     def note(child: int) -> str:
         how = ended(child)
+        halves.extend(path.name for path in directory.glob(".*.tmp"))
         rounds[-1]["ends"].append(how)
         rounds[-1]["epochs"].append(epochs_in(checkpoint))
         if how == "finished":
@@ -129,7 +131,7 @@ def main(directory: Path) -> None:
             note(start(dying_at(name, call, lambda: run(checkpoint, result))))
     note(start(lambda: run(checkpoint, result)))
     left = sorted(path.name for path in directory.iterdir())
-    print(json.dumps({"rounds": rounds[:-1], "equal": equal, "left": left}))
+    print(json.dumps({"rounds": rounds[:-1], "equal": equal, "halves": halves, "left": left}))
 
 
 if __name__ == "__main__":
