@@ -98,6 +98,7 @@ def test_commands_and_their_options_exist(document: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_readme_shell_commands_run(tmp_path: Path) -> None:
     """The three commands, on a table with the columns that they name."""
     rng = np.random.default_rng(0)
