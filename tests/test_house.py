@@ -32,10 +32,6 @@ ROOMS = [
 LONGEST_FILE, LONGEST_TEST, LONGEST_CHAIN, DEEPEST_CLASS = 350, 700, 16, 2
 
 
-def still(reason: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(reason=reason, strict=True)
-
-
 # ---- the rules -------------------------------------------------------------------------------------------------------
 
 
@@ -63,7 +59,6 @@ def test_classes_inherit_once_at_most() -> None:
     assert {name: depth for name, depth in HOUSE.class_depths().items() if depth > DEEPEST_CLASS} == {}
 
 
-@still("engine.wave")
 def test_a_file_is_read_in_one_sitting() -> None:
     assert {name: lines for name, lines in HOUSE.lengths().items() if lines > LONGEST_FILE} == {}
 

@@ -29,8 +29,7 @@ METHOD = "dbk-silu"
 WIDTH, RANK, BATCH = 64, 128, 200
 ALPHA = BETA = 0.01
 MOST_EPOCHS, PATIENCE = 2_000, 100
-EXACT_STEPS = 2_000
-DATA_SEED = 0
+EXACT_STEPS, DATA_SEED = 2_000, 0
 
 DECAYING: Mapping[str, Any] = {"schedule": "cosine"}
 """NOTE[DIFF]: the rate of dPPGP falls from the paper's 1e-3 to 0 along a cosine; all epochs are done, and the best of
