@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,8 +57,9 @@ def run(path: Path, only: tuple[str, ...] = (), size: Step1dSize = SIZE) -> None
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> Path:
+    """Parts and tables; figures take longer."""
     path = tmp_path_factory.mktemp("step1d")
-    run(path)
+    step1d_tables.write(folder(path), step1d.compute(folder(path), SIZE))
     return path
 
 
@@ -75,7 +77,7 @@ def table(path: Path) -> dict[tuple[str, str, str], dict[str, str]]:
     return {(line["setting"], line["method"], line["metric"]): line for line in lines}
 
 
-def test_every_part_table_and_figure_is_there(done):
+def test_every_part_is_there_and_the_table_names_every_figure(done):
     made = set(Records(done).lines())
     sizes = {f"{method}-a0.4-n{n}" for method in ("dppgp", "exact") for n in (60, 250)}
     others = {"rank-a0.4-r1", "rank-a0.4-r8", "constant-a0.4-r8", "collapse-a0.4", "rbf-a0.4-n60", "dkl-a0.4-n60"}
@@ -84,8 +86,6 @@ def test_every_part_table_and_figure_is_there(done):
         "time-dkl-n60",
     }
     assert made == sizes | others | times
-    drawn = {file.name.removesuffix("-amplitude-0.4.png") for file in done.glob("*.png")}
-    assert drawn == FIGURES
     text = (done / "tables.md").read_text()
     assert {f"({name}-amplitude-0.4.png)" for name in FIGURES} == set(re.findall(r"\([^ )]+\.png\)", text))
     assert "Quick run" in text
@@ -195,10 +195,18 @@ def test_the_collapse_is_followed_through_exact_training(done):
     assert not torch.equal(found.effective_ranks[:, 0], found.effective_ranks[:, -1])
 
 
-def test_what_is_recorded_is_drawn_again_without_computing(done):
-    before = {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()}
-    run(done, only=("nothing",))
-    assert {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()} == before
+@pytest.mark.slow
+def test_what_is_recorded_is_drawn_without_computing_and_the_same_again(done, tmp_path):
+    shutil.copytree(done, tmp_path, dirs_exist_ok=True)
+    run(tmp_path, only=("nothing",))
+    drawn = {file.name.removesuffix("-amplitude-0.4.png") for file in tmp_path.glob("*.png")}
+    assert drawn == FIGURES
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
+    assert {name: before[name] for name in ("table.csv", "tables.md", "parts.jsonl", "arrays.parquet")} == {
+        file.name: file.read_bytes() for file in done.iterdir() if file.is_file()
+    }
+    run(tmp_path, only=("nothing",))
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()} == before
 
 
 def test_parts_of_other_settings_are_refused(done):

@@ -37,7 +37,7 @@ from deepbasis.gp import metrics
 from deepbasis.gp.predictive import Gaussian
 from deepbasis.paper import data_ookla as dataset
 from deepbasis.paper import ookla_figures, ookla_maps, ookla_tables
-from deepbasis.paper.parts import Content, Folder
+from deepbasis.paper.parts import Content, Folder, Part
 from deepbasis.paper.protocol import FAST_LOG as READING
 from deepbasis.paper.records import to_draw
 from deepbasis.paper.runs import Run, fit
@@ -117,6 +117,13 @@ class StateData:
 
 def run(folder: Folder, size: OoklaSize, data_dir: Path | None) -> None:
     """Compute the parts that are missing, then write the tables and figures of all that are there."""
+    parts = compute(folder, size, data_dir)
+    ookla_tables.write(folder, parts, quick=size.quick)
+    ookla_figures.write(folder, parts, size.dots_per_inch)
+
+
+def compute(folder: Folder, size: OoklaSize, data_dir: Path | None) -> list[Part]:
+    """Every part: those that are missing are computed."""
     read = cache(partial(load, size=size, data_dir=data_dir))
     parts = []
     for name in size.datasets:
@@ -126,8 +133,7 @@ def run(folder: Folder, size: OoklaSize, data_dir: Path | None) -> None:
                 part = folder.part(job.name, job.settings(), partial(job.compute, read))  # which reads only if it must
                 if part is not None:
                     parts.append(part)
-    ookla_tables.write(folder, parts, quick=size.quick)
-    ookla_figures.write(folder, parts, size.dots_per_inch)
+    return parts
 
 
 def load(name: str, size: OoklaSize, data_dir: Path | None) -> StateData:

@@ -61,7 +61,12 @@ QUICK = Step1dSize(
 
 def run(folder: Folder, size: Step1dSize, fit_exact: FitExact = fit_by_gpytorch) -> None:
     """Compute the parts that are missing, then write the tables and figures of all that are there."""
-    studies = [Laboratory(folder, size, study, fit_exact).results() for study in size.studies]
-    results = Results(size.focus, size.quick, studies)
+    results = compute(folder, size, fit_exact)
     step1d_tables.write(folder, results)
     step1d_figures.write(folder, results)
+
+
+def compute(folder: Folder, size: Step1dSize, fit_exact: FitExact = fit_by_gpytorch) -> Results:
+    """Every part: those that are missing are computed."""
+    studies = [Laboratory(folder, size, study, fit_exact).results() for study in size.studies]
+    return Results(size.focus, size.quick, studies)
