@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import NumericalError
-from deepbasis.fitting.held_out import Fold, join_predictions, join_rows
+from deepbasis.fitting.held_out import Fold, join_rows
 from deepbasis.fitting.train import Execution
 from deepbasis.gp.calibration import calibrate
-from deepbasis.gp.predictive import GaussianMixture, mixture
+from deepbasis.gp.predictive import mixture
 from support.choosing import kernel, network
 from support.recipes import FEW_STEPS, only, recipe
 from support.runs import Watch, as_model, ctrl_c, fit, power_failure, prepared, watched
@@ -129,31 +129,14 @@ def test_all_rows_held_out_calibrate_and_score(members: int) -> None:
     for k, fold in enumerate(folds):
         with torch.no_grad():
             mine = [everyone.pop(0).predict(fold.held_out.x) for _ in range(k, members, 4)]
-        parts.append(mixture(mine))
+        parts.append(mixture(mine[: members // 4]))  # as many as every fold has
     held_out = join_rows([fold.held_out for fold in folds])
-    predicted = join_predictions(parts)
+    predicted = parts[0].followed_by(parts[1:])
     expected = calibrate(predicted, held_out.y)
     assert model.calibration_ is not None
     np.testing.assert_allclose(model.calibration_.scales, expected.scales, rtol=1e-6)
     nll = -expected.apply(predicted).log_prob(held_out.y).mean().item() + np.log(model.fitted_.target.scale)
     assert model.validation_["nll"] == pytest.approx(nll, rel=1e-6)
-
-
-@pytest.mark.parametrize(("counts", "common"), [([1, 1], 1), ([2, 1], 1), ([3, 2, 3], 2)])
-def test_predictions_of_some_members_each_are_joined_as_they_are(counts: list[int], common: int) -> None:
-    """Of as many members as each part has."""
-    generator = torch.Generator().manual_seed(0)
-    parts = [
-        GaussianMixture(
-            torch.randn(count, 5, generator=generator, dtype=torch.float64),
-            torch.rand(count, 5, generator=generator, dtype=torch.float64) + 0.1,
-        )
-        for count in counts
-    ]
-    y = torch.linspace(-1, 1, 5, dtype=torch.float64)
-    found = join_predictions(parts).log_prob(y.repeat(len(counts)))
-    some = [GaussianMixture(part.means[:common], part.variances[:common]) for part in parts]
-    torch.testing.assert_close(found, torch.cat([part.log_prob(y) for part in some]))
 
 
 def test_a_kernel_is_scored_on_rows_that_its_posterior_has_not_seen() -> None:

@@ -344,7 +344,8 @@ def test_a_plan_is_frozen_and_can_be_read():
         plan.recipe = "paper"  # type: ignore[misc]
     assert replace(plan, recipe="paper") != plan
     lines = str(plan).splitlines()
-    assert lines[0] == "recipe default, on cpu (one thread); held out: 1/4 of the rows, another part for each member"
+    held_out = "1/4 of the rows, another part for each member"
+    assert lines[0] == f"recipe default, on cpu (one thread); standard inputs; held out: {held_out}"
     assert [line.split(" ", 3)[2] for line in lines if line.startswith("candidate")] == [
         "dbk-silu",
         "sv-rbf",

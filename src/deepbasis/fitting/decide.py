@@ -20,7 +20,7 @@ from deepbasis.fitting.recipe import (
     stream_epochs_for,
     weights_for,
 )
-from deepbasis.fitting.spec import EXACT, Spec
+from deepbasis.fitting.spec import EXACT, GAUSSIAN, Spec
 from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.methods import METHODS
 
@@ -80,6 +80,7 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     return Plan(
         recipe=spec.recipe,
         hold_out=held_out,
+        scaling=scaling(spec),
         copies_limit=recipe.copies_limit,
         start_from_data=recipe.start_from_data,
         candidates=(network, *(replace(kernel, on_all_rows=True) for kernel in kernels)),
@@ -102,7 +103,7 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
         or spec.objective is not None
         or spec.embedding not in (AUTO, "none")
         or spec.trend not in (AUTO, "none")
-        or spec.likelihood != "gaussian"
+        or spec.likelihood != GAUSSIAN
     )
     if asked_for_a_network or facts.grouped or facts.streamed or facts.table_rows > recipe.small_rows:
         return []
@@ -188,7 +189,7 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
         settings=settings,
         members=spec.members,
         weights=weights_for(recipe, objective, *(None if w == AUTO else float(w) for w in (spec.alpha, spec.beta))),
-        calibrate=recipe.calibrate if spec.calibrate == AUTO else bool(spec.calibrate),
+        calibrate=recipe.calibrate and spec.likelihood == GAUSSIAN if spec.calibrate == AUTO else bool(spec.calibrate),
         noise_rate_again=recipe.shallow_noise_rate
         if again and recipe.shallow_noise_rate > recipe.noise_learning_rate
         else None,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from os import PathLike
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from deepbasis.fitting.spec import Spec
 from deepbasis.gp import metrics
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.predictive import GaussianMixture
+from deepbasis.gp.predictive import Predictive
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.targets import TargetScaler, check_target
 
@@ -75,13 +75,9 @@ class Fitted:
         """The distribution of the target for every row of a table; `rows` of them are encoded at a time."""
         return PredictiveDistribution(self.predict_encoded(self._chunks(X, rows)))
 
-    def predict_encoded(self, chunks: Iterable[Tensor]) -> GaussianMixture:
-        """The same for rows that the preprocessor has encoded."""
-        parts = [cast(GaussianMixture, self.ensemble.predict(x)) for x in chunks]
-        means, variances = (
-            torch.cat(tensors, 1).double() for tensors in zip(*((p.means, p.variances) for p in parts), strict=True)
-        )
-        return GaussianMixture(means, variances, parts[0].weights).affine(self.target.scale, self.target.mean)
+    def predict_encoded(self, chunks: Iterable[Tensor]) -> Predictive:
+        """The same of rows that the preprocessor has encoded."""
+        return self.ensemble.predict(torch.cat(list(chunks))).double().affine(self.target.scale, self.target.mean)
 
     def _chunks(self, X: Any, rows: int = ROWS_AT_A_TIME) -> Iterator[Tensor]:
         for part in self.preprocessor.chunks(X, rows):

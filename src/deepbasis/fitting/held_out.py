@@ -13,7 +13,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.gp import metrics
 from deepbasis.gp.likelihoods import NOISE_FLOOR
 from deepbasis.gp.objectives import weighted_mean
-from deepbasis.gp.predictive import Gaussian, GaussianMixture
+from deepbasis.gp.predictive import Gaussian, Predictive
 from deepbasis.tables.table import row_labels
 from deepbasis.tables.targets import TargetScaler
 
@@ -65,14 +65,6 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
     )
 
 
-def join_predictions(parts: Sequence[GaussianMixture]) -> GaussianMixture:
-    """The same for their predictions by equal mixtures, with as many components as all parts have."""
-    count = min(len(part.means) for part in parts)
-    return GaussianMixture(
-        torch.cat([part.means[:count] for part in parts], 1), torch.cat([part.variances[:count] for part in parts], 1)
-    )
-
-
 def baseline(rows: Rows) -> Gaussian:
     """The constant Gaussian that a model should be better than: mean and variance of the targets it was fitted to."""
     mean = weighted_mean(rows.y, rows.weight)
@@ -80,15 +72,14 @@ def baseline(rows: Rows) -> Gaussian:
 
 
 def scores_and_doubt(
-    predicted: GaussianMixture, rows: Rows, constant: Gaussian, target: TargetScaler
+    predicted: Predictive, rows: Rows, constant: Gaussian, target: TargetScaler
 ) -> tuple[dict[str, float], str]:
     """The metrics of held-out rows, in the target's units, and a warning if a constant Gaussian predicts better.
 
     `constant` is in the units that the target is trained in.
     """
     y, weight = rows.y.double(), None if rows.weight is None else rows.weight.double()
-    # In double precision: next to a large mean, float32 has no digits left for the variation.
-    exactly = GaussianMixture(predicted.means.double(), predicted.variances.double(), predicted.weights)
+    exactly = predicted.double()
     scores = metrics.evaluate(exactly.affine(target.scale, target.mean), y * target.scale + target.mean, weight)
     variance = constant.variance.double().clamp_min(NOISE_FLOOR)
     simple = Gaussian(constant.mean.double().expand_as(y), variance.expand_as(y))

@@ -107,6 +107,8 @@ class Candidate:
 class Plan:
     recipe: str
     hold_out: HoldOut
+    scaling: str
+    """Of number columns."""
     copies_limit: float | None
     """Copies of an input among the validation rows count as at most this many average inputs."""
     start_from_data: bool
@@ -123,7 +125,8 @@ class Plan:
         """For people: what is held out, then each candidate."""
         parts, fraction = self.hold_out.parts, self.hold_out.fraction
         held = f"1/{parts} of the rows, another part for each member" if parts > 1 else f"{fraction:g} of the rows"
-        yield f"recipe {self.recipe}, on {self.device}{' (one thread)' * self.one_thread}; held out: {held}"
+        where = f"{self.device}{' (one thread)' * self.one_thread}"
+        yield f"recipe {self.recipe}, on {where}; {self.scaling} inputs; held out: {held}"
         for number, one in enumerate(self.candidates, 1):
             a, s = one.architecture, one.settings
             weights = ", ".join(f"({alpha:g}, {beta:g})" for alpha, beta in one.weights)

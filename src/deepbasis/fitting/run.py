@@ -19,13 +19,13 @@ from deepbasis.engine.batches import Rows
 from deepbasis.errors import NumericalError, UnfinishedError
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.fitted import Fitted
-from deepbasis.fitting.held_out import Fold, baseline, join_predictions, join_rows, limit_copies, scores_and_doubt
+from deepbasis.fitting.held_out import Fold, baseline, join_rows, limit_copies, scores_and_doubt
 from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.train import HERE, Execution, Runner, Trained
 from deepbasis.gp import metrics
-from deepbasis.gp.predictive import Gaussian, GaussianMixture, Predictive
+from deepbasis.gp.predictive import Gaussian, Predictive
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.targets import TargetScaler
 
@@ -104,7 +104,7 @@ def _finished(
     )
 
 
-def _train_networks(runner: Runner, spec: Spec, folds: list[Fold]) -> tuple[Trained, GaussianMixture, list[Fold]]:
+def _train_networks(runner: Runner, spec: Spec, folds: list[Fold]) -> tuple[Trained, Predictive, list[Fold]]:
     """The first candidate, some members for each fold: what they predict for rows that they hold out, and their folds.
 
     A fold that fails, or is not reached, is left out and the others are kept. Each has a checkpoint of its own.
@@ -131,7 +131,7 @@ def _train_networks(runner: Runner, spec: Spec, folds: list[Fold]) -> tuple[Trai
             break
     if failure is not None and not parts:
         raise failure
-    predicted = join_predictions([found.predict(fold.held_out.x) for found, fold in parts])
+    predicted = predict_held_out(parts)
     joined = replace(
         parts[0][0],
         outcomes=tuple(outcome for found, _ in parts for outcome in found.outcomes),
@@ -145,11 +145,11 @@ def _try_kernels(
     runner: Runner,
     spec: Spec,
     networks: Trained,
-    predicted: GaussianMixture,
+    predicted: Predictive,
     everything: Rows,
     folds: list[Fold],
     selecting: Rows,
-) -> tuple[Trained, GaussianMixture]:
+) -> tuple[Trained, Predictive]:
     """The networks, or the likeliest kernel if it predicts the held-out rows at least as well."""
     seed = spec.random_state
     if not isinstance(seed, int):  # all kernels start from the same seed
@@ -175,11 +175,18 @@ def _try_kernels(
     theirs, as_good = predicted, False
     with suppress(NumericalError):
         # The posterior has a closed form: only a kernel's parameters and inducing points have seen the held-out rows.
-        found = join_predictions([likelier.given(fold.data).predict(fold.held_out.x) for fold in folds])
+        found = predict_held_out([(likelier.given(fold.data), fold) for fold in folds])
         likelier, theirs = likelier.given(everything).calibrated(found, selecting)
         likelier = replace(likelier, interrupted=interrupted)
         as_good = is_as_good(theirs, predicted, selecting)
     return (likelier, theirs) if runner.execution.team.broadcast_object(as_good) else (networks, predicted)
+
+
+def predict_held_out(parts: Sequence[tuple[Trained, Fold]]) -> Predictive:
+    """The rows that each fold holds out, predicted by its own members: as many for each row as all folds have."""
+    count = min(len(found.models) for found, _ in parts)
+    first, *others = (replace(found, models=found.models[:count]).predict(fold.held_out.x) for found, fold in parts)
+    return first.followed_by(others)
 
 
 def schwarz_criterion(kernel: Trained, data: Rows) -> float:

@@ -17,6 +17,7 @@ from deepbasis.fitting.recipe import RECIPES, TRENDS
 from deepbasis.gp.methods import METHODS
 from deepbasis.registry import EMBEDDINGS, LIKELIHOODS, OBJECTIVES
 
+GAUSSIAN = "gaussian"
 EXACT = "mml"
 """The objective of exact training, by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
 
@@ -55,7 +56,7 @@ class Arguments:
         MODEL,
     )
     likelihood: str = argument(
-        "gaussian", one_of(lambda: LIKELIHOODS), "Distribution of the target around the function.", MODEL
+        GAUSSIAN, one_of(lambda: LIKELIHOODS), "Distribution of the target around the function.", MODEL
     )
     rank: int = argument(128, whole(), "Number of basis functions.", MODEL)
     width: int = argument(64, whole(), "Width of the network.", MODEL)
@@ -176,6 +177,9 @@ def _check_together(given: Spec) -> None:
             f"objective 'mse' says nothing about the distribution of the weights that method {given.method!r} has: "
             "take method='dnn', or another objective"
         )
+    if given.likelihood != GAUSSIAN and (given.objective == EXACT or given.calibrate is True):
+        refused = f"objective {EXACT!r}" if given.objective == EXACT else "calibrate=True"
+        raise InputError(f"likelihood {given.likelihood!r} is not Gaussian: {refused} is for one that is; leave it out")
     shallow = given.method != AUTO and METHODS[given.method].backbone == "identity"
     if shallow and given.embedding not in (AUTO, "none"):
         raise InputError(

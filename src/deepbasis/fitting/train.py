@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import cast
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from deepbasis.gp import exact
 from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
-from deepbasis.gp.predictive import GaussianMixture
+from deepbasis.gp.predictive import Predictive
 from deepbasis.progress import Progress, ProgressBar
 
 
@@ -63,9 +62,9 @@ class Trained:
     def ensemble(self) -> Ensemble:
         return Ensemble(self.models, device=self.device, dtype=self.candidate.settings.dtype)
 
-    def predict(self, x: torch.Tensor) -> GaussianMixture:
+    def predict(self, x: torch.Tensor) -> Predictive:
         """Before calibration."""
-        return cast(GaussianMixture, self.ensemble.predict(x))
+        return self.ensemble.predict(x)
 
     def given(self, rows: Rows) -> Trained:
         """The same kernels, with the posterior of exact inference given these rows."""
@@ -74,7 +73,7 @@ class Trained:
             exact.fit_posterior(model, lambda: [(rows.x, rows.y, rows.weight)])
         return replace(self, models=models)
 
-    def calibrated(self, predicted: GaussianMixture, rows: Rows) -> tuple[Trained, GaussianMixture]:
+    def calibrated(self, predicted: Predictive, rows: Rows) -> tuple[Trained, Predictive]:
         """Calibrated on the predictions for held-out rows, if wanted; the same at every worker, since each has all of
         these rows."""
         if not self.candidate.calibrate:

@@ -61,6 +61,14 @@ class Predictive:
         """The distribution of scale * Y + shift: from standardised units back to the target's own."""
         raise NotImplementedError
 
+    def double(self) -> "Predictive":
+        """In float64: beside a large mean float32 has no digits left for what varies."""
+        raise NotImplementedError
+
+    def followed_by(self, others: "Sequence[Predictive]") -> "Predictive":
+        """The distribution of these rows, then those of others of its kind, with as many components."""
+        raise NotImplementedError
+
     def __getitem__(self, rows: Rows) -> "Predictive":
         raise NotImplementedError
 
@@ -211,7 +219,9 @@ class GaussianMixture(Predictive):
         y = _targets(y, self.means[0])
         spread = torch.zeros_like(y)
         for share, mean, variance in zip(shares, self.means, self.variances, strict=True):  # in memory: E n, not E^2 n
-            spread += share * self._average(_mean_absolute(self.means - mean, (self.variances + variance).sqrt()))
+            spread = spread + share * self._average(
+                _mean_absolute(self.means - mean, (self.variances + variance).sqrt())
+            )
         error = self._average(_mean_absolute(y - self.means, self.variances.sqrt()))
         return error - 0.5 * spread / shares.sum()
 
@@ -227,6 +237,14 @@ class GaussianMixture(Predictive):
 
     def affine(self, scale: float, shift: float) -> "GaussianMixture":
         return GaussianMixture(self.means * scale + shift, self.variances * scale**2, self.weights)
+
+    def double(self) -> "GaussianMixture":
+        return GaussianMixture(self.means.double(), self.variances.double(), self.weights)
+
+    def followed_by(self, others: Sequence[Predictive]) -> "GaussianMixture":
+        mixtures = [self, *(other for other in others if isinstance(other, GaussianMixture))]
+        rows = (torch.cat(parts, 1) for parts in zip(*((one.means, one.variances) for one in mixtures), strict=True))
+        return GaussianMixture(*rows, self.weights)
 
 
 def mixture(members: list[Gaussian]) -> GaussianMixture:
