@@ -243,8 +243,8 @@ class GaussianMixture(Predictive):
 
     def followed_by(self, others: Sequence[Predictive]) -> "GaussianMixture":
         mixtures = [self, *(other for other in others if isinstance(other, GaussianMixture))]
-        rows = (torch.cat(parts, 1) for parts in zip(*((one.means, one.variances) for one in mixtures), strict=True))
-        return GaussianMixture(*rows, self.weights)
+        means, variances = zip(*((one.means, one.variances) for one in mixtures), strict=True)
+        return GaussianMixture(torch.cat(means, 1), torch.cat(variances, 1), self.weights)
 
 
 def mixture(members: list[Gaussian]) -> GaussianMixture:
