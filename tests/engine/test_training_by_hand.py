@@ -131,7 +131,7 @@ def assert_is(
 )
 def test_one_member_equals_a_loop_written_by_hand(lab, method, changes):
     member = lab.members(2)[1]
-    settings = lab.settings(method, epochs=25, **changes)
+    settings = lab.settings(method, epochs=10, **changes)
     arguments = (lab.data, lab.validation, settings)
     outcome = train(lab.build(method), [member], *arguments)[0]
     assert_is(outcome, minibatches_by_hand(lab.build(method), member, *arguments), 1e-10, lab)
@@ -140,7 +140,7 @@ def test_one_member_equals_a_loop_written_by_hand(lab, method, changes):
 @pytest.mark.parametrize("method", ["dbk-silu", "dbk-rbf", "sv-rbf", "sv-dkl"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_exact_training_equals_a_loop_written_by_hand(lab, method, count):
-    members, settings = lab.members(count), lab.settings(method, objective="mml", epochs=40)
+    members, settings = lab.members(count), lab.settings(method, objective="mml", epochs=15)
     outcomes = train(lab.build(method), members, lab.data, lab.validation, settings)
     for member, outcome in zip(members, outcomes, strict=True):
         by_hand = exact_by_hand(lab.build(method), member, lab.data, lab.validation, settings)

@@ -72,6 +72,22 @@ def test_a_wave_that_ran_out_of_memory_is_let_go_before_the_next_begins(lab):
     assert set(watched.left_over) == {0}
 
 
+@pytest.mark.usefixtures("no_collection")
+def test_a_run_collects_no_garbage(lab):
+    """Among all that a process has imported that takes longer than a small run."""
+    collections: list[object] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collections.append(info)
+
+    gc.callbacks.append(note)
+    try:
+        watched_run(lab, 3, lab.settings(epochs=2), wave_size=2)
+    finally:
+        gc.callbacks.remove(note)
+    assert collections == []
+
+
 # --- out of memory ---
 
 
