@@ -39,7 +39,7 @@ from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
-from deepbasis.fitting.held_out import join_predictions, join_rows, limit_copies
+from deepbasis.fitting.held_out import join_rows, limit_copies
 from deepbasis.fitting.start import straight_line
 from deepbasis.gp import metrics
 from deepbasis.gp.build import build
@@ -630,7 +630,8 @@ def _scores(select: Sequence[tuple[Gaussian, Rows]], score: Sequence[Gaussian], 
         if all(lot is lots[0] for lot in lots):
             selected, held_out = mixture(list(predicted)), lots[0]
         else:
-            selected, held_out = join_predictions([mixture([one]) for one in predicted]), join_rows(lots)
+            one, *others = (mixture([each]) for each in predicted)
+            selected, held_out = one.followed_by(others), join_rows(lots)
         scored = mixture(score[first:last])
         calibrated = calibrate(selected, held_out.y, held_out.weight).apply(scored)
         return {"raw": _evaluate(scored, rows.y), "calibrated": _evaluate(calibrated, rows.y)}
