@@ -16,7 +16,7 @@ import torch
 
 from deepbasis import storage
 from deepbasis.engine.batches import Rows
-from deepbasis.engine.checkpoint import KIND
+from deepbasis.engine.checkpoint import KIND, RunState
 from deepbasis.engine.members import Member
 from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
@@ -387,6 +387,18 @@ def test_what_a_killed_writer_left_behind_does_no_harm(lab, checkpoint):
     outcomes = train(*arguments, checkpoint=checkpoint, checkpoint_seconds=0.0)
     assert all(lab.same(a, b) for a, b in zip(outcomes, train(*arguments), strict=True))
     storage.load(checkpoint, KIND)
+
+
+def test_only_the_files_of_workers_are_merged_and_removed(lab, checkpoint):
+    """A user's file beside the checkpoint may be named much like one."""
+    identity = storage.load(checkpoint, KIND)[1]["identity"]
+    beside = [checkpoint.with_name(f"{checkpoint.name}.worker{end}") for end in ("0", "12", "0.log", "s", "1.bak")]
+    for file in beside[2:]:
+        file.write_text("notes")
+    for file in beside[:2]:
+        file.write_bytes(checkpoint.read_bytes())
+    assert RunState.load(checkpoint, identity) is not None
+    assert sorted(checkpoint.parent.iterdir()) == sorted([checkpoint, *beside[2:]])
 
 
 def test_a_write_that_fails_leaves_the_last_checkpoint(lab, checkpoint, monkeypatch):

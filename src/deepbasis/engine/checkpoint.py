@@ -90,7 +90,7 @@ class RunState:
 
         What workers wrote beside it, each for its own members, is merged into it.
         """
-        parts = sorted(glob.glob(f"{glob.escape(os.fspath(path))}.worker[0-9]*"))
+        parts = _worker_files(path)
         states = [cls._read(file, identity) for file in [path, *parts] if Path(file).exists()]
         if not states:
             return None
@@ -103,7 +103,7 @@ class RunState:
     def save_joined(self, path: str | os.PathLike[str]) -> None:
         """Save the merged state of all workers, and remove what each has written."""
         self.save(path)
-        for part in glob.glob(f"{glob.escape(os.fspath(path))}.worker[0-9]*"):
+        for part in _worker_files(path):
             os.unlink(part)
 
     @classmethod
@@ -185,6 +185,13 @@ def outcome_of(member: Member, state: WaveState) -> Outcome:
         history={name: tensors["history"][0, : int(tensors["last_epoch"][0]), j] for j, name in enumerate(HISTORY)},
         parameters={name: value[0] for name, value in state.group("best").items()},
     )
+
+
+def _worker_files(path: str | os.PathLike[str]) -> list[str]:
+    """What workers have written beside a checkpoint: FILE.worker0, FILE.worker1, ..., and no file of another name."""
+    name = os.fspath(path)
+    found = glob.glob(f"{glob.escape(name)}.worker[0-9]*")
+    return sorted(file for file in found if file.removeprefix(f"{name}.worker").isdecimal())
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
