@@ -185,7 +185,7 @@ MUTATIONS = [
         "held_out",
     ),
     fitting(
-        "predictions of folds: members and rows exchanged",
+        "predictions of folds: not in the order of their rows",
         "held_out",
         "torch.cat([part.means[:count] for part in parts], 1)",
         "torch.cat([part.means[:count] for part in parts[::-1]], 1)",
