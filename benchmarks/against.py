@@ -80,7 +80,7 @@ def run(source: Path, *words: str) -> float:
     done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
     taken = time.perf_counter() - start
     if done.returncode:
-        sys.exit(f"python {' '.join(words)} with the package in {source} failed:\n{done.stderr}")
+        sys.exit(f"python {' '.join(words)} with {source} ended with status {done.returncode}:\n{done.stderr}")
     return taken
 
 
