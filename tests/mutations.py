@@ -184,12 +184,12 @@ MUTATIONS = [
         "(len(largest) + limit * k)",
         "held_out",
     ),
-    fitting(
-        "predictions of folds: not in the order of their rows",
-        "held_out",
-        "torch.cat([part.means[:count] for part in parts], 1)",
-        "torch.cat([part.means[:count] for part in parts[::-1]], 1)",
-        "folds",
+    gp(
+        "rows of mixtures: not in their order",
+        "predictive",
+        "torch.cat(variances, 1), self.weights)",
+        "torch.cat(variances[::-1], 1), self.weights)",
+        "predictive",
     ),
     fitting(
         "line: share left without the rows that it costs",

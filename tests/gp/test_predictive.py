@@ -482,3 +482,15 @@ def test_targets_may_be_what_numpy_takes(name: str, components: int) -> None:
         for wrong in (y.numpy()[:, None], y.numpy()[:4], [1.0]):
             with pytest.raises(InputError, match="each of 5 rows"):
                 function(wrong)
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.2, 0.5, 0.3])], ids=["equal", "weighted"])
+def test_rows_in_pieces_one_after_another_are_the_rows(weights):
+    generator = torch.Generator().manual_seed(0)
+    means, variances = torch.randn(3, 7, generator=generator), torch.rand(3, 7, generator=generator) + 0.1
+    whole = GaussianMixture(means, variances, weights)
+    again = whole[:2].followed_by([whole[2:5], whole[5:]])
+    y = torch.linspace(-2.0, 2.0, 7)
+    assert torch.equal(again.log_prob(y), whole.log_prob(y))
+    assert again.double().means.dtype == torch.float64
+    torch.testing.assert_close(again.double().mean.float(), whole.mean)
