@@ -108,7 +108,16 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
     **{f"target={value!r}": put("target", value=value) for value in (None, {}, [0, 1], {"mean": 0.0}, "x")},
     **{
         f"target {name}={value!r}": put("target", name, value=value)
-        for name, value in [("scale", 0.0), ("scale", -1.0), ("scale", "1"), ("mean", None), ("mean", 10**400)]
+        for name, value in [
+            ("scale", 0.0),
+            ("scale", -1.0),
+            ("scale", 1e160),
+            ("scale", 1e-200),
+            ("mean", -1e200),
+            ("scale", "1"),
+            ("mean", None),
+            ("mean", 10**400),
+        ]
     },
     **{f"preprocessing={value!r}": put("preprocessing", value=value) for value in (None, [], {}, "x")},
     "no columns": put("preprocessing", "columns", value=[]),
@@ -135,7 +144,10 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
         f"calibration={value!r}"[:60]: put("calibration", value=value)
         for value in (
             *(0, 1.0, "x", [], {}, [1.0], {"scales": [1.0]}, {"scales": [], "weights": []}),
-            *({"scales": [scale], "weights": [1.0]} for scale in (0, 0.0, -1.0, 10**400, "1", None, [1.0])),
+            *(
+                {"scales": [scale], "weights": [1.0]}
+                for scale in (0, 0.0, -1.0, 2.0**64, 1e150, 1e-150, 10**400, "1", None, [1.0])
+            ),
             *({"scales": [1.0, 2.0], "weights": given} for given in ([1.0], [1.5, -0.5], [0.5, 0.4], [0.5, "0.5"])),
             *({"scales": given, "weights": [1.0]} for given in ("1", 1.0, {"1": 1.0})),
             {"scales": [1.0], "weights": [1.0], "more": 1},

@@ -177,14 +177,16 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
     planned = plan.candidates[chosen].architecture
     if replace(architecture, rank=planned.rank) != planned or not 0 < architecture.rank <= planned.rank:
         raise ValueError("its architecture is not the one that was planned")
-    arrays = {name: tensor.numpy() for name, tensor in _under("preprocessor/", tensors).items()}
+    grouped = _grouped(tensors)
+    arrays = {name: tensor.numpy() for name, tensor in grouped.pop("preprocessor", {}).items()}
     preprocessor = Preprocessor.from_state(arrays, metadata["preprocessing"])
     members = check_positive_int("members", metadata["members"])
-    parts = {tuple(name.split("/")[:2]) for name in tensors if not name.startswith("preprocessor/")}
-    everyone = range(min(members, len(parts)))
-    if len(parts) != 2 * members or parts != {(part, str(k)) for part in ("member", "history") for k in everyone}:
+    everyone = range(min(members, len(grouped)))
+    if len(grouped) != 2 * members or grouped.keys() != {
+        f"{part}/{k}" for part in ("member", "history") for k in everyone
+    }:
         raise ValueError(f"it says that it has {members} members, and has others")
-    histories = [_under(f"history/{k}/", tensors) for k in range(members)]
+    histories = [grouped[f"history/{k}"] for k in range(members)]
     return Fitted(
         spec=spec,
         plan=plan,
@@ -192,7 +194,7 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
         architecture=architecture,
         preprocessor=preprocessor,
         target=TargetScaler.from_state(metadata["target"]),
-        models=tuple(_model(architecture, preprocessor.width, _under(f"member/{k}/", tensors)) for k in range(members)),
+        models=tuple(_model(architecture, preprocessor.width, grouped[f"member/{k}"]) for k in range(members)),
         calibration=_calibration(metadata["calibration"]),
         alpha=check_number("alpha", metadata["alpha"], at_least=0.0),
         beta=check_number("beta", metadata["beta"], at_least=0.0),
@@ -233,5 +235,11 @@ def _calibration(found: Any) -> Calibration | None:
     return Calibration(**{name: tuple(values) for name, values in found.items()})
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def _grouped(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """By what they belong to: "preprocessor", "member/0", "history/0", ..."""
+    grouped: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        words = name.split("/")
+        count = 1 if words[0] == "preprocessor" else 2
+        grouped.setdefault("/".join(words[:count]), {})["/".join(words[count:])] = tensor
+    return grouped

@@ -27,6 +27,7 @@ MOST_SCALES = 8
 _SCALE_ROWS = 10.0  # pseudo-rows that support each prior scale
 _WEIGHT_ROWS = 6.0  # pseudo-rows that support the prior weights, in total
 STEPS = 100  # always: the result is then a smooth function of the rows and their weights
+_LARGEST_SCALE = 1e16  # a `Calibration` may have: far beyond any that is found
 _LARGEST_SQUARE = 1e12  # of a standardised residual: scaled variances stay finite, in float32 too
 
 
@@ -44,7 +45,10 @@ class Calibration:
                 f"got {len(self.scales)} and {len(self.weights)}"
             )
         for scale, weight in zip(self.scales, self.weights, strict=True):
-            check_number("a scale", scale, above=0.0)
+            if check_number("a scale", scale, above=0.0) > _LARGEST_SCALE or scale < 1.0 / _LARGEST_SCALE:
+                raise InputError(
+                    f"a scale must lie between {1.0 / _LARGEST_SCALE:g} and {_LARGEST_SCALE:g}, got {scale!r}"
+                )
             check_number("a scale's weight", weight, at_least=0.0)
         if abs(sum(self.weights) - 1.0) > 1e-9:
             raise InputError(f"the weights of the scales must sum to 1, got {self.weights}")

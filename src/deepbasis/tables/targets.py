@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,8 +54,11 @@ class TargetScaler:
     @classmethod
     def from_state(cls, metadata: Mapping[str, Any]) -> TargetScaler:
         numbers: list[Any] = [metadata.get(key) if isinstance(metadata, Mapping) else None for key in ("mean", "scale")]
-        if not all(type(number) is float and math.isfinite(number) for number in numbers) or numbers[1] <= 0:
-            raise FileFormatError(f"the target's mean and scale must be two finite numbers, scale > 0; got {numbers}")
+        if not all(type(one) is float and abs(one) <= _LARGEST for one in numbers) or not numbers[1] >= 1 / _LARGEST:
+            raise FileFormatError(
+                f"the target's mean and scale must be two numbers up to {_LARGEST:g}, the scale at least "
+                f"{1 / _LARGEST:g}; got {numbers}"
+            )
         return cls(*numbers)
 
 
