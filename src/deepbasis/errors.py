@@ -19,8 +19,8 @@ class DeepBasisError(Exception):
     """The root of every error that this package raises on purpose."""
 
 
-class InputError(DeepBasisError, ValueError):
-    """An argument or a table that cannot be used as it is."""
+class InputError(DeepBasisError, ValueError, TypeError):
+    """An argument or a table that cannot be used as it is: its value or its type is wrong."""
 
 
 class FileFormatError(DeepBasisError, ValueError):

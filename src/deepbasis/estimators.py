@@ -257,5 +257,5 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        tags.input_tags.allow_nan = True
         return tags

@@ -230,7 +230,8 @@ def _refuse_strange_cells(label: str, cells: Array, missing: Mask, families: dic
         raise InputError(f"X: {label}, row {row}: Complex data not supported; split it into real and imaginary parts")
     remedy = "decode it" if name in ("bytes", "bytearray") else "spread it over columns of its own, or drop the column"
     raise InputError(
-        f"X: {label}, row {row} holds a {name}, and a cell must be a number, or in a DataFrame a text; {remedy}"
+        f"X: {label}, row {row} holds a {name}: argument must be a string (in a DataFrame) or a real number, "
+        f"not {name!r}; {remedy}"
     )
 
 
