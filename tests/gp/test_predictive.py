@@ -494,3 +494,22 @@ def test_rows_in_pieces_one_after_another_are_the_rows(weights):
     assert torch.equal(again.log_prob(y), whole.log_prob(y))
     assert again.double().means.dtype == torch.float64
     torch.testing.assert_close(again.double().mean.float(), whole.mean)
+
+
+def test_rows_of_one_gaussian_after_another():
+    whole = Gaussian(torch.randn(7), torch.rand(7) + 0.1)
+    again = whole[:2].followed_by([whole[2:5], whole[5:]]).double()
+    assert (again.mean.dtype, again.variance.dtype) == (torch.float64, torch.float64)
+    assert torch.equal(again.mean.float(), whole.mean)
+    assert torch.equal(again.variance.float(), whole.variance)
+
+
+def test_rows_of_another_kind_are_refused_and_never_lost():
+    mixture = GaussianMixture(torch.randn(2, 3), torch.rand(2, 3) + 0.1)
+    weighted = GaussianMixture(mixture.means, mixture.variances, torch.tensor([0.3, 0.7]))
+    more = GaussianMixture(torch.randn(3, 3), torch.rand(3, 3) + 0.1)
+    for other in (Gaussian(torch.zeros(3), torch.ones(3)), weighted, more):
+        with pytest.raises(InputError, match="components"):
+            mixture.followed_by([mixture, other])
+    with pytest.raises(InputError, match="one kind"):
+        Gaussian(torch.zeros(3), torch.ones(3)).followed_by([mixture])

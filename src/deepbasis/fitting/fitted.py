@@ -76,8 +76,10 @@ class Fitted:
         return PredictiveDistribution(self.predict_encoded(self._chunks(X, rows)))
 
     def predict_encoded(self, chunks: Iterable[Tensor]) -> Predictive:
-        """The same of rows that the preprocessor has encoded."""
-        return self.ensemble.predict(torch.cat(list(chunks))).double().affine(self.target.scale, self.target.mean)
+        """The same of rows that the preprocessor has encoded, one chunk after another: only one is held at a time."""
+        first, *others = (self.ensemble.predict(x).double() for x in chunks)
+        predicted = first.followed_by(others) if others else first
+        return predicted.affine(self.target.scale, self.target.mean)
 
     def _chunks(self, X: Any, rows: int = ROWS_AT_A_TIME) -> Iterator[Tensor]:
         for part in self.preprocessor.chunks(X, rows):

@@ -41,10 +41,11 @@ def fit_table(spec: Spec, plan: Plan, data: TableData, execution: Execution = HE
         held_out = join_rows([fold.held_out for fold in folds])
         selecting = folds[0].selecting if len(folds) == 1 else limit_copies(held_out, plan.copies_limit)
         best, predicted = networks.calibrated(predicted, selecting)
+        several = len(plan.candidates) > 1 or len(data.held_out) > 1  # else a large table is not held twice
+        everything = data.everything(folds[0].data.x.dtype) if several else folds[0].data
         if len(plan.candidates) > 1 and not best.interrupted:
-            everything = data.everything(networks.candidate.settings.dtype) if data.held_out else folds[0].data
             best, predicted = _try_kernels(runner, spec, best, predicted, everything, folds, selecting)
-        known = folds[0].data if len(data.held_out) <= 1 else data.everything(networks.candidate.settings.dtype)
+        known = everything if len(data.held_out) > 1 else folds[0].data
         scores, doubt = scores_and_doubt(predicted, held_out, baseline(known), data.target)
     return _finished(spec, plan, best, data.preprocessor, data.target, scores, data.rows_given, [*data.warnings, doubt])
 

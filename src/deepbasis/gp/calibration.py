@@ -61,7 +61,7 @@ class Calibration:
     def apply(self, predicted: Predictive) -> GaussianMixture:
         """All components with the first scale, then all with the second, ..."""
         members = _as_mixture(predicted)
-        shares = torch.kron(_tensor(self.weights, members.means), _shares(members))
+        shares = torch.kron(_tensor(self.weights, members.means), members.shares)
         variances = torch.cat([scale * members.variances for scale in self.scales])
         return GaussianMixture(members.means.repeat(len(self.scales), 1), variances, shares)
 
@@ -88,7 +88,7 @@ def calibrate(
     squares = ((y[::every].double() - means) / variances.sqrt()).square().clamp_max(_LARGEST_SQUARE)
     w = torch.ones_like(squares[0]) if weight is None else weight[::every].double()
     counted = torch.stack([w.expand_as(squares), w * squares], -1).flatten(0, 1)  # [e n, 2]
-    log_shares = _shares(members).log()[:, None] - 0.5 * variances.log()
+    log_shares = members.shares.log()[:, None] - 0.5 * variances.log()
     start, prior = _tensor(PRIOR_SCALES, squares), _tensor(PRIOR_WEIGHTS, squares)
     scales, weights = start, prior
     for _ in range(steps):
@@ -105,14 +105,6 @@ def _as_mixture(predicted: Predictive) -> GaussianMixture:
     if isinstance(predicted, GaussianMixture):
         return predicted
     return GaussianMixture(predicted.mean[None], predicted.variance[None])
-
-
-def _shares(members: GaussianMixture) -> Float[Tensor, " e"]:
-    """The weight of each component, in float64."""
-    if members.weights is not None:
-        return members.weights.double()
-    count = len(members.means)
-    return torch.full((count,), 1.0 / count, dtype=torch.float64, device=members.means.device)
 
 
 def _tensor(values: tuple[float, ...], like: Tensor) -> Float[Tensor, " k"]:

@@ -66,7 +66,7 @@ class Predictive:
         raise NotImplementedError
 
     def followed_by(self, others: "Sequence[Predictive]") -> "Predictive":
-        """The distribution of these rows, then those of others of its kind, with as many components."""
+        """The distribution of these rows, then those of others of one kind with it."""
         raise NotImplementedError
 
     def __getitem__(self, rows: Rows) -> "Predictive":
@@ -122,6 +122,15 @@ class Gaussian(Predictive):
     def affine(self, scale: float, shift: float) -> "Gaussian":
         return Gaussian(self.mean * scale + shift, self.variance * scale**2)
 
+    def double(self) -> "Gaussian":
+        return Gaussian(self.mean.double(), self.variance.double())
+
+    def followed_by(self, others: Sequence[Predictive]) -> "Gaussian":
+        all_rows = [self, *(other for other in others if isinstance(other, Gaussian))]
+        if len(all_rows) <= len(others):
+            raise InputError("rows can only be followed by rows of one kind: some of these are not Gaussian")
+        return Gaussian(torch.cat([one.mean for one in all_rows]), torch.cat([one.variance for one in all_rows]))
+
 
 @dataclass(frozen=True)
 class GaussianMixture(Predictive):
@@ -142,6 +151,14 @@ class GaussianMixture(Predictive):
     def __getitem__(self, rows: Rows) -> "GaussianMixture":
         at = _index(rows, len(self))
         return GaussianMixture(self.means[:, at], self.variances[:, at], self.weights)
+
+    @property
+    def shares(self) -> Float[Tensor, " e"]:
+        """The weight of each component, in float64."""
+        if self.weights is not None:
+            return self.weights.double()
+        count = len(self.means)
+        return torch.full((count,), 1.0 / count, dtype=torch.float64, device=self.means.device)
 
     def _average(self, values: Float[Tensor, "e m"]) -> Float[Tensor, " m"]:
         """Over the components."""
@@ -243,6 +260,8 @@ class GaussianMixture(Predictive):
 
     def followed_by(self, others: Sequence[Predictive]) -> "GaussianMixture":
         mixtures = [self, *(other for other in others if isinstance(other, GaussianMixture))]
+        if len(mixtures) <= len(others) or not all(torch.equal(one.shares, self.shares) for one in mixtures):
+            raise InputError("rows can only be followed by mixtures of as many components, with the same weights")
         means, variances = zip(*((one.means, one.variances) for one in mixtures), strict=True)
         return GaussianMixture(torch.cat(means, 1), torch.cat(variances, 1), self.weights)
 
