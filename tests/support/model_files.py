@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from deepbasis import DeepBasisRegressor
+from support import regressors
 
 Floats = NDArray[np.float64]
 
@@ -20,20 +21,8 @@ MUTATIONS = 10_000 if os.environ.get("DEEPBASIS_FULL_FUZZ") == "1" else 1_000
 
 
 def small(**changes: Any) -> DeepBasisRegressor:
-    settings = {
-        "method": "dbk-silu",
-        "members": 2,
-        "validation_fraction": 0.1,
-        "epochs": 5,
-        "rank": 4,
-        "width": 4,
-        "blocks": 1,
-        "alpha": 0.1,
-        "beta": 0.1,
-        "random_state": 0,
-        "device": "cpu",
-    }
-    return DeepBasisRegressor(**{**settings, **changes})
+    """The smallest: its files are mutated byte by byte."""
+    return regressors.small(**{"rank": 4, "width": 4, **changes})
 
 
 def numbers(rows: int = 60) -> tuple[Floats, Floats]:
