@@ -42,6 +42,8 @@ bench: $(STAMP)   ## the committed benchmarks, at full size
 	$(RUN) benchmarks/speed.py
 	$(RUN) benchmarks/distributed.py
 	$(RUN) benchmarks/out_of_core.py
+	$(RUN) benchmarks/memory.py
+	$(RUN) benchmarks/soak.py
 
 smoke: $(STAMP)   ## the same, small: does every script still run?
 	mkdir -p build
@@ -57,6 +59,9 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) benchmarks/speed.py --quick
 	$(RUN) benchmarks/distributed.py --quick
 	$(RUN) benchmarks/out_of_core.py --quick
+	$(RUN) benchmarks/memory.py --quick
+	$(RUN) benchmarks/soak.py --quick
+	$(RUN) benchmarks/trust.py --quick
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

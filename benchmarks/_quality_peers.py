@@ -132,6 +132,8 @@ def evaluate(predictive: Predictive, y: Float[Tensor, " n"]) -> dict[str, float]
 def _on_cpu(predictive: Predictive) -> Predictive:
     if isinstance(predictive, Gaussian):
         return Gaussian(predictive.mean.double().cpu(), predictive.variance.double().cpu())
+    if not isinstance(predictive, GaussianMixture):  # a transformed target: ours alone, and on the CPU
+        return predictive.double()
     weights = None if predictive.weights is None else predictive.weights.double().cpu()
     return GaussianMixture(predictive.means.double().cpu(), predictive.variances.double().cpu(), weights)
 

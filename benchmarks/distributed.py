@@ -186,7 +186,7 @@ class Worker:
         """Milliseconds of a step's collectives by themselves, or of the smallest one there is."""
         wave = self.waves[name]
         small = torch.zeros(wave.stack.size)
-        leaves = list(wave.descent.optimiser.leaves.values())
+        leaves = list(wave.descent.leaves.values())
 
         def all_of_a_step() -> None:
             distributed.global_max(small)  # forwards

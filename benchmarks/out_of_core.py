@@ -131,7 +131,7 @@ def statistics(arguments: argparse.Namespace) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         "rows_per_second": round(source.rows / seconds),
         "sampled": len(survey.statistics.hashes),
-        "held_out": sum(table.num_rows for table in survey.held),
+        "held_out": len(survey.held),
     }
 
 

@@ -15,13 +15,13 @@ TESTS = Path(__file__).parent
 HOUSE = House(PACKAGE)
 
 ROOMS = [
-    ["errors", "hashing", "registry", "progress", "storage"],
+    ["errors", "hashing", "registry", "progress", "storage", "plots"],
     ["gp"],
     ["tables"],
     ["engine"],
     ["fitting"],
-    ["estimators"],
-    ["plots"],
+    ["estimators", "classifier"],
+    ["scoring", "explain", "report"],
     ["interop"],
     ["paper"],
     ["cli"],

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -117,6 +118,7 @@ def test_the_colours_stay_apart_for_the_colour_blind():
 def test_matplotlib_is_imported_when_a_figure_is_made_and_pyplot_never():
     code = """
 import sys
+from xml.etree import ElementTree
 from deepbasis import plots
 assert "matplotlib" not in sys.modules and "torch" not in sys.modules
 ax = plots.new_figure(1, 1).subplots()
@@ -143,3 +145,51 @@ def test_basis_functions_are_drawn_as_they_are_the_liveliest_last(ax):
     plots.basis_functions(ax, x, phi[:, :1])
     with pytest.raises(InputError, match=r"phi must have a row for each x, \[5, r\], got \[3, 5\]"):
         plots.basis_functions(ax, x, phi.T)
+
+
+def test_a_pit_histogram_has_shares_that_sum_to_one_and_the_band_of_chance(ax):
+    plots.pit_histogram(ax, np.linspace(0, 1, 400), bins=4)
+    assert [bar.get_height() for bar in ax.patches[:4]] == pytest.approx([0.25] * 4, abs=0.01)
+    low, high = sorted({ax.patches[4].get_y(), ax.patches[4].get_y() + ax.patches[4].get_height()})
+    assert (low + high) / 2 == pytest.approx(0.25)
+    assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt(0.25 * 0.75 / 400))
+
+
+def test_residuals_are_in_standard_deviations(ax):
+    plots.residuals(ax, [1.0, 2.0], [0.5, 2.0], [2.0, 0.0])
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), [[1, 2], [2, -1]])
+
+
+def test_bars_stand_in_order_from_the_top(ax):
+    plots.bars(ax, ["a", "$b$", "c" * 40], [3.0, 2.0, 1.0], [0.1, 0.2, 0.3])
+    assert [bar.get_width() for bar in ax.patches] == [3, 2, 1]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", r"\$b\$", "c" * 23 + "…"]
+
+
+@pytest.mark.parametrize("dates", [False, True])
+def test_an_effect_is_a_line_in_its_band(ax, dates):
+    x, y = np.array([0.0, 86_400.0, 172_800.0]), np.array([1.0, 2.0, 1.0])
+    plots.effect(ax, x, y, y - 1, y + 1, dates=dates)
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), y)
+    ax.figure.canvas.draw()
+    assert len(ax.collections) == 1
+
+
+def test_an_effect_of_categories_has_a_dot_for_each(ax):
+    plots.effect(ax, [0.0, 1.0], [1.0, 2.0], [0.0, 1.5], [2.0, 2.5], labels=["red", "blue"])
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["red", "blue"]
+
+
+def test_an_svg_is_the_same_twice_and_follows_light_and_dark():
+    def drawn() -> bytes:
+        figure = plots.new_figure(3, 2)
+        plots.residuals(figure.subplots(), [1.0, 2.0], [0.5, 2.0], [2.0, 0.0])
+        return plots.svg(figure)
+
+    text = drawn().decode()
+    assert drawn().decode() == text
+    assert "prefers-color-scheme:dark" in text
+    assert "stroke: #000000" not in text
+    assert "stroke: var(--ink)" in text
+    ElementTree.fromstring(text)

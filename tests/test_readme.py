@@ -100,14 +100,15 @@ def test_commands_and_their_options_exist(document: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_readme_shell_commands_run(tmp_path: Path) -> None:
-    """The three commands, on a table with the columns that they name."""
+    """The commands, on a table with the columns that they name."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, 240)
     table = pd.DataFrame({"row": np.arange(240), "x": x, "price": np.sin(3 * x) + rng.normal(0, 0.2, 240)})
     for name, part in (("train", table[:160]), ("test", table[160:200]), ("new", table[200:].drop(columns="price"))):
         part.to_csv(tmp_path / f"{name}.csv", index=False)
     lines = shell_lines("README.md")
-    assert len(lines) == 3
+    assert len(lines) == 6
+    told = {}
     for line in lines:
         run = subprocess.run(
             [sys.executable, "-m", *shlex.split(line)],
@@ -118,10 +119,12 @@ def test_readme_shell_commands_run(tmp_path: Path) -> None:
             check=False,
         )
         assert run.returncode == 0, run.stderr
+        told[shlex.split(line)[1]] = run.stdout
     predictions = pd.read_csv(tmp_path / "predictions.csv")
     assert list(predictions.columns) == ["row", "mean", "std", "lower_95", "upper_95"]
     assert (predictions["row"] == table["row"][200:].to_numpy()).all()
-    assert json.loads(run.stdout)["nll"] < 0.2
+    assert json.loads(told["evaluate"])["nll"] < 0.2
+    assert (tmp_path / "report.html").exists()
 
 
 # Links ----------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from deepbasis import storage
-from deepbasis.errors import FileFormatError
+from deepbasis.errors import FileFormatError, FileInUseError
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
@@ -413,3 +413,63 @@ def test_a_file_that_cannot_be_there_is_told_by_its_own_name(tmp_path: Path) -> 
     with pytest.raises(IsADirectoryError, match=r"is a folder.*'"):
         storage.write_atomically(tmp_path, b"")
     assert not list(tmp_path.iterdir())
+
+
+# --- reserved names ---
+
+HOLDER = """
+import sys
+from deepbasis import storage
+with storage.reserved(sys.argv[1]):
+    print("mine", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs locks of files")
+def test_a_name_that_another_process_has_reserved_is_refused_until_it_is_dead(tmp_path):
+    """Killed, it leaves the file that it had locked, but not the lock."""
+    path = tmp_path / "run"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "mine\n"
+        with (
+            pytest.raises(FileInUseError, match=rf"run is in use by process {other.pid} on \S+: wait"),
+            storage.reserved(path),
+        ):
+            pass
+        other.kill()
+        other.wait()
+    assert [file.name for file in tmp_path.iterdir()] == ["run.lock"]
+    with storage.reserved(path):
+        assert str(os.getpid()) in (tmp_path / "run.lock").read_text()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_is_free_again_after_an_error(tmp_path):
+    for _ in range(2):
+        with pytest.raises(KeyError), storage.reserved(tmp_path / "run"):
+            raise KeyError
+    with storage.reserved(tmp_path / "run"), pytest.raises(FileInUseError), storage.reserved(tmp_path / "run"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_in_no_folder_can_be_reserved(tmp_path):
+    """Whoever writes there will say what is wrong."""
+    with storage.reserved(tmp_path / "none" / "run"):
+        pass
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_are_no_json_are_refused(tmp_path, number):
+    """Python reads them; `save` never writes them."""
+    path = tmp_path / "file"
+    storage.save(path, "test", {"x": torch.zeros(3)}, {"number": 12345})
+    content = path.read_bytes().replace(b"12345", number.encode())
+    length = int.from_bytes(content[:8], "little") + len(number) - 5
+    path.write_bytes(length.to_bytes(8, "little") + content[8:])
+    with pytest.raises(FileFormatError, match="not a deepbasis file"):
+        storage.load(path, "test")

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "DeepBasisClassifier": "classifier",
     "DeepBasisRegressor": "estimators",
     "FitWarning": "errors",
+    "NoveltyWarning": "errors",
+    "TableWarning": "errors",
     "DeepBasisError": "errors",
     "InputError": "errors",
     "FileFormatError": "errors",
@@ -28,12 +31,15 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
+    from deepbasis.classifier import DeepBasisClassifier as DeepBasisClassifier
     from deepbasis.errors import CheckpointMismatchError as CheckpointMismatchError
     from deepbasis.errors import DeepBasisError as DeepBasisError
     from deepbasis.errors import FileFormatError as FileFormatError
     from deepbasis.errors import FitWarning as FitWarning
     from deepbasis.errors import InputError as InputError
+    from deepbasis.errors import NoveltyWarning as NoveltyWarning
     from deepbasis.errors import NumericalError as NumericalError
+    from deepbasis.errors import TableWarning as TableWarning
     from deepbasis.estimators import DeepBasisRegressor as DeepBasisRegressor
     from deepbasis.gp.build import build as build
     from deepbasis.gp.methods import METHODS as METHODS
@@ -44,6 +50,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "scoring":  # a module: deepbasis.scoring.crps
+        return import_module("deepbasis.scoring")
     if name not in _HOMES:
         raise AttributeError(f"module 'deepbasis' has no attribute {name!r}")
     value = getattr(import_module(f"deepbasis.{_HOMES[name]}"), name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,10 @@ class CheckpointMismatchError(DeepBasisError, ValueError):
     """A checkpoint written with other data, settings or version than the run that tries to resume it."""
 
 
+class FileInUseError(DeepBasisError, RuntimeError):
+    """A checkpoint that another run is writing to."""
+
+
 class NumericalError(DeepBasisError, RuntimeError):
     """A computation that had no usable result: a failed factorisation, a loss that is not finite."""
 
@@ -43,8 +48,20 @@ class FitWarning(UserWarning):
     """The fit ended, but something about it deserves attention."""
 
 
+class TableWarning(FitWarning):
+    """What a table was taken for, where that is not plain, and cells that could not be read."""
+
+
+class NoveltyWarning(UserWarning):
+    """Many rows of a table are unlike those that the model was fitted to."""
+
+
 class WorkerError(DeepBasisError, RuntimeError):
     """Another worker of the same run has failed; that worker reports the reason."""
+
+
+def warn_of_table(text: str, stacklevel: int = 4) -> None:
+    warnings.warn(text, TableWarning, stacklevel=stacklevel)
 
 
 def check_tensor(name: str, value: Tensor, rank: int) -> None:

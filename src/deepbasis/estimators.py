@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from os import PathLike
@@ -17,19 +18,37 @@ from sklearn.utils.validation import check_is_fitted
 
 from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
-from deepbasis.errors import FitWarning, InputError
+from deepbasis.errors import FitWarning, InputError, check_positive_int
+from deepbasis.fitting.covariance import covariance
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.decide import make_plan
+from deepbasis.fitting.diagnosis import Diagnosis, existing
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.fitting.files import predict_files, prediction_columns, prepare_files
 from deepbasis.fitting.fitted import Fitted
+from deepbasis.fitting.kinds import SHARE
 from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.run import fit_table
 from deepbasis.fitting.spec import Arguments, RunOptions, Spec, arguments, parameters_section
+from deepbasis.fitting.train import Execution, deadline
 from deepbasis.gp.predictive import Predictive
 from deepbasis.tables.table import Table
+from deepbasis.tables.targets import group_names
 
 Floats = NDArray[np.float64]
+
+
+def adopt(estimator: BaseEstimator, fitted: Fitted) -> None:
+    """Give an estimator what a fit has produced, with scikit-learn's attributes, and say what deserves attention."""
+    estimator.fitted_ = fitted
+    names = fitted.preprocessor.input_columns
+    estimator.n_features_in_ = len(fitted.preprocessor.encodings)
+    if names is not None:
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
+    for text in fitted.warnings:
+        warnings.warn(text, FitWarning, stacklevel=4)
 
 
 class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ignore[misc]
@@ -60,7 +79,8 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
         to the same rows. If members hold out different rows, each row is predicted by the members that have not seen
         it, not by the whole ensemble; for a shallow kernel, by its posterior given the other rows.
     noise_ : ndarray
-        Noise variance of each member, in squared units of the target, before calibration.
+        Noise variance of each member before calibration, in squared units of the target, or, if it is transformed, of
+        the transformed target.
     calibration_ : Calibration or None
         The scales of the predictive variance and their weights.
     alpha_, beta_ : float
@@ -96,31 +116,41 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
         groups: ArrayLike | None = None,
         X_val: Any = None,
         y_val: ArrayLike | None = None,
+        lower: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
     ) -> Self:
         """Fit to a table X (array or DataFrame) and a target y; validate on X_val, y_val if given.
 
         A row of `sample_weight` k counts as k rows: weights that are not counts (areas, 1 / variance) should have a
         mean of 1; otherwise the model assumes more rows, or fewer, than there are. Rows of one value of `groups` (a
         patient, a site) are held out together, so that selection and calibration are for new groups.
-        """
-        spec, plan, data = self._prepared(X, y, sample_weight, groups, X_val, y_val)
-        return self._take(fit_table(spec, plan, data))
 
-    def plan(
-        self, X: Any, y: ArrayLike, sample_weight: Any = None, groups: Any = None, X_val: Any = None, y_val: Any = None
-    ) -> Plan:
-        """What `fit` would do, without doing it."""
-        return self._prepared(X, y, sample_weight, groups, X_val, y_val)[1]
+        With `lower` and `upper` the target is censored: a row says that it lies between its two bounds, and is exact
+        where both are y. Without one of them its bounds are y; infinity, or NaN, is no bound. Counts with a rate may
+        have an `exposure`: how long, or over how much, each was counted.
+        """
+        execution = Execution(deadline=deadline(Spec.of(self).time_limit))
+        known = {"X_val": X_val, "y_val": y_val, "lower": lower, "upper": upper, "exposure": exposure}
+        spec, plan, data = self._prepared(X, y, sample_weight, groups, **known)
+        name = getattr(y, "name", None)  # of a Series
+        return self._take(
+            replace(fit_table(spec, plan, data, execution), target_name=name if isinstance(name, str) else None)
+        )
+
+    def plan(self, X: Any, y: ArrayLike, sample_weight: Any = None, groups: Any = None, **given: Any) -> Plan:
+        """What `fit`, which takes the same, would do, without doing it."""
+        return self._prepared(X, y, sample_weight, groups, **given)[1]
 
     def _prepared(
-        self, X: Any, y: Any, weight: Any, groups: Any, X_val: Any, y_val: Any
+        self, X: Any, y: Any, weight: Any, groups: Any, X_val: Any = None, y_val: Any = None, **known: Any
     ) -> tuple[Spec, Plan, TableData]:
         spec = Spec.of(self)
         devices.present(spec.device)
         if (X_val is None) != (y_val is None):
             raise InputError("X_val and y_val go together: give both or neither")
         validation = None if X_val is None else partial(Table.for_validation, X_val, y_val)
-        data = TableData.of(spec, Table.read(X, y, weight, groups), validation)
+        data = TableData.read(spec, X, y, weight, groups, validation=validation, **known)
         return spec, make_plan(spec, data.facts(spec)), data
 
     def fit_dataset(
@@ -130,7 +160,10 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
         *,
         weight: str | None = None,
         groups: str | None = None,
+        lower: str | None = None,
+        upper: str | None = None,
         drop: Collection[str] = (),
+        drop_missing_target: bool = False,
         validation: Any = None,
         memory: int | str | None = None,
         stream: bool | None = None,
@@ -140,13 +173,15 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     ) -> Self:
         """Fit to a table in files, of any size: a folder, a pattern, a list of files or a pyarrow data set.
 
-        The files are Parquet or CSV and have the same columns: `target`, perhaps `weight` and `groups`, and inputs, of
-        which those in `drop` are left out. `memory` ("2GiB") is the limit of the whole process. A table that does not
-        fit is streamed: the files are read once for statistics, then again for training. `stream` forces or forbids
-        that. Streamed rows are held out for validation by a hash of their place, or of their group, unless `validation`
-        is another such table. `max_steps` bounds the training steps. With `checkpoint` a run that was stopped resumes
-        from there; if members hold out different rows, each part has its own steps and file, `checkpoint`.1, .2, ...
-        Every worker of a `team` makes the same call and reads its part; `memory` is then the limit of each.
+        The files are Parquet or CSV and have the same columns: `target`, perhaps `weight`, `groups` and, of a censored
+        target, `lower` and `upper`, and inputs, of which those in `drop` are left out; with `drop_missing_target` so
+        are rows without a target, unless the table is streamed. `memory` ("2GiB") is the limit of the whole process. A
+        table that does not fit is streamed: the files are read once for statistics, then again for training. `stream`
+        forces or forbids that. Streamed rows are held out for validation by a hash of their place, or of their group,
+        unless `validation` is another such table. `max_steps` bounds the training steps. With `checkpoint` a run that
+        was stopped resumes from there; if members hold out different rows, each part has its own steps and file,
+        `checkpoint`.1, .2, ... Every worker of a `team` makes the same call and reads its part; `memory` is then the
+        limit of each.
         """
         _, run = prepare_files(
             Spec.of(self),
@@ -154,7 +189,10 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
             target,
             weight=weight,
             groups=groups,
+            lower=lower,
+            upper=upper,
             drop=drop,
+            drop_missing_target=drop_missing_target,
             validation=validation,
             options=RunOptions(memory=memory, stream=stream, max_steps=max_steps, checkpoint=checkpoint),
             team=team,
@@ -163,15 +201,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
 
     def _take(self, fitted: Fitted) -> Self:
         """Only now is anything changed: a fit that fails leaves what there was."""
-        self.fitted_ = fitted
-        names = fitted.preprocessor.input_columns
-        self.n_features_in_ = len(fitted.preprocessor.encodings)
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        for text in fitted.warnings:
-            warnings.warn(text, FitWarning, stacklevel=3)
+        adopt(self, fitted)
         return self
 
     # ---- predictions -------------------------------------------------------------------------------------------
@@ -186,39 +216,93 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
         predicted = self.fitted_.predict(X)
         return predicted.tensors if as_tensor else predicted
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of every row; with `return_std` also the standard deviation."""
-        predicted = self.predict_dist(X)
-        return (predicted.mean, predicted.std) if return_std else predicted.mean
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """The mean of every row; with `return_std` also the standard deviation, with `return_cov` also the covariance.
 
-    def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Floats, Floats]:
-        """Lower and upper end of the central interval that should hold `coverage` of the targets."""
-        return self.predict_dist(X).interval(coverage)
+        The covariance [rows, rows] is that of the targets of all rows together, noise included. Rows that are near each
+        other, to the model, err together.
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise InputError("return_std and return_cov cannot both be True: the covariance has the variances")
+        if return_cov:
+            return self.fitted_.mean(X), covariance(self.fitted_, X)
+        if not return_std:
+            return self.fitted_.mean(X)
+        predicted = self.fitted_.predict(X)
+        return predicted.mean, predicted.std
+
+    def predict_interval(
+        self, X: Any, coverage: float = 0.95, *, guarantee: bool = False, groups: ArrayLike | None = None
+    ) -> tuple[Floats, Floats]:
+        """Lower and upper end of the central interval that should hold `coverage` of the targets.
+
+        With `guarantee`, after a fit with `calibrate="conformal"`, it does: if a new row and those that the fit set
+        apart are exchangeable, with at least this probability; and for each of the `groups`, if the fit had some.
+        """
+        if not guarantee and groups is None:
+            return self.predict_dist(X).interval(coverage)
+        check_is_fitted(self)
+        promise = self.fitted_.guarantee()
+        predicted = self.fitted_.predict(X).tensors
+        names = None if groups is None else group_names(groups, len(predicted))
+        lower, upper = promise.interval(predicted, SHARE.check("coverage", coverage), names)
+        return lower.numpy(), upper.numpy()
+
+    def predict_novelty(self, X: Any) -> Floats:
+        """For every row a p-value of "a row like those of the fit": low for a row that is unlike them.
+
+        Of new rows that are like those of the fit, at most a share of p has a p-value of at most p.
+        """
+        check_is_fitted(self)
+        return self.fitted_.p_values(X)
 
     def predict_quantiles(self, X: Any, q: ArrayLike) -> Floats:
         """Quantiles at the levels q [k], as columns [n, k]."""
         return self.predict_dist(X).quantile(np.atleast_1d(np.asarray(q, dtype=object)))
 
-    def sample_y(self, X: Any, n: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
-        """Draws of the target [rows, n], independent between rows."""
-        return self.predict_dist(X).sample(n, random_state)
+    def predict_frame(self, X: Any, coverage: float | None = 0.95, quantiles: Sequence[float] = ()) -> Any:
+        """A pandas DataFrame with mean, std, the ends of the interval and the quantiles, and the index of X."""
+        return self.predict_dist(X).to_frame(coverage, quantiles, X.index if hasattr(X, "iloc") else None)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
+        """Draws of the target [rows, n_samples], independent between rows."""
+        return self.predict_dist(X).sample(check_positive_int("n_samples", n_samples), random_state)
 
     def sample_functions(
         self, n: int = 1, random_state: int | np.random.RandomState | None = None
     ) -> Callable[[Any], Floats]:
         """Draws of the noise-free function: X -> [rows, n]; the same n functions at every call.
 
-        Their variance is the calibrated one: each draw's distance from its member's mean is scaled to match. For a
-        method with inducing points, such as the shallow kernels of small tables, they lack the correction of Eq. 4,
-        which has no weights to draw: far from all rows they spread less than `predict_dist` says.
+        Of a transformed target they are functions of the transformed one, mapped back. Their variance is the
+        calibrated one: each draw's distance from its member's mean is scaled to match. For a method with
+        inducing points, such as the shallow kernels of small tables, they lack the correction of Eq. 4, which
+        has no weights to draw: far from all rows they spread less than `predict_dist` says.
         """
         check_is_fitted(self)
         return self.fitted_.sample_functions(n, random_state)
 
-    def evaluate(self, X: Any, y: ArrayLike) -> dict[str, float]:
-        """MAE, RMSE, NLL, CRPS, coverage and width of the 95 % interval, calibration error, in the target's units."""
+    def evaluate(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        lower: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> dict[str, float]:
+        """MAE, RMSE, NLL, CRPS, coverage and width of the 95 % interval, calibration error, in the target's units.
+
+        With bounds, as in `fit`, the NLL is that of what is known of each row. Concordance and, for rows that are exact
+        or have no upper bound, the integrated Brier score come beside it; all others are of the exact rows.
+        """
         check_is_fitted(self)
-        return self.fitted_.evaluate(X, y)
+        return self.fitted_.evaluate(X, y, sample_weight, lower, upper, exposure)
+
+    def diagnose(self) -> Diagnosis:
+        """The health of the fit, by the rows that it held out: `print(model.diagnose())`."""
+        check_is_fitted(self)
+        return existing(self.fitted_.diagnosis)
 
     def predict_dataset(
         self,
@@ -228,18 +312,20 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
         ids: Sequence[str] = (),
         coverage: float | None = 0.95,
         quantiles: Sequence[float] = (),
+        novelty: bool = False,
+        guarantee: bool = False,
         memory: int | str | None = None,
         team: Team = ALONE,
         visible: bool = False,
     ) -> list[Path]:
         """Predict a table in files, of any size, into Parquet files of the same names in the folder `out`.
 
-        Each has the columns named by `ids` (copied as text from a CSV), then mean, std, the ends of the interval and
-        the quantiles. A file that this model already made from this input is kept. Workers of a `team` share the
-        files.
+        Each has the columns named by `ids` (copied as text from a CSV), then mean, std, the ends of the interval, which
+        may be with `guarantee`, the quantiles and, with `novelty`, what `predict_novelty` says. A file that this model
+        already made from this input is kept. Workers of a `team` share the files.
         """
         check_is_fitted(self)
-        columns = prediction_columns(coverage, quantiles)
+        columns = prediction_columns(coverage, quantiles, novelty, guarantee)
         return predict_files(self.fitted_, data, out, columns, ids=ids, memory=memory, team=team, visible=visible)
 
     # ---- files -------------------------------------------------------------------------------------------------
@@ -253,6 +339,8 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     def load(cls, path: str | PathLike[str], device: str = "auto") -> Self:
         """A regressor that was saved. No code of the file is run."""
         fitted = Fitted.load(path, devices.present(device))
+        if fitted.target.classes:
+            raise InputError(f"{path} holds a classifier, not a regressor: load it with DeepBasisClassifier.load")
         return cls(**{one.name: getattr(fitted.spec, one.name) for one in arguments()})._take(fitted)
 
     def __sklearn_tags__(self) -> Any:

@@ -15,15 +15,10 @@ if TYPE_CHECKING:
 Integers = TypeVar("Integers", NDArray[np.int64], "Tensor")
 
 
-def _signed(value: int) -> int:
-    """The int64 with the bits of an unsigned integer."""
-    return value - 2**64 if value >= 2**63 else value
-
-
-GOLDEN = _signed(0x9E3779B97F4A7C15)
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # the int64 of the same bits
 """2^64 over the golden ratio: what SplitMix64 adds at each step."""
 
-_ROUNDS = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)))
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
 def splitmix64(z: Integers) -> Integers:

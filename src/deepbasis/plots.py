@@ -40,6 +40,26 @@ def png(figure: Figure, dots_per_inch: int = 150) -> bytes:
     return data.getvalue()
 
 
+def svg(figure: Figure) -> bytes:
+    """The figure as SVG, the same bytes for the same figure. It has no background, and its ink is light on dark."""
+    from matplotlib import rc_context
+
+    data = io.BytesIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context({"svg.hashsalt": "deepbasis", "svg.fonttype": "path"}):
+        figure.savefig(data, format="svg", transparent=True, metadata=nothing)
+    text = data.getvalue().decode()
+    for colour, variable in (("#000000", "ink"), (INK, "ink"), (BLUE, "blue")):
+        text = text.replace(colour.lower(), f"var(--{variable})")
+    return text.replace("<defs>", f"<style>{_SHADES}</style>\n <defs>", 1).encode()
+
+
+_SHADES = (
+    f"svg{{--ink:{INK};--blue:{BLUE};fill:var(--ink)}}"
+    "@media (prefers-color-scheme:dark){svg{--ink:#e4e4e4;--blue:#56b4e9}}"
+)
+
+
 def predictive_band(
     ax: Axes,
     x: ArrayLike,
@@ -118,6 +138,106 @@ def calibration_curve(ax: Axes, pit: ArrayLike, *, colour: str = BLUE, label: st
     ax.plot(level, share, color=colour, linewidth=1.8, label=label)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="share of targets below", aspect="equal")
     return without_frame(ax)
+
+
+def intervals(
+    ax: Axes,
+    mean: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    *,
+    y: ArrayLike | None = None,
+    coverage: float = 0.95,
+    colour: str = BLUE,
+) -> Axes:
+    """The mean and the interval of each row, side by side; targets `y` outside of their intervals stand out."""
+    mean, lower, upper = as_vectors(mean=mean, lower=lower, upper=upper)
+    row = np.arange(len(mean))
+    ax.vlines(row, lower, upper, color=colour, alpha=0.45, linewidth=1.6, label=f"{100 * coverage:g} % interval")
+    ax.plot(row, mean, "_", color=colour, markersize=4, label="mean")
+    if y is not None:
+        (y, _) = as_vectors(y=y, mean=mean)
+        inside = (lower <= y) & (y <= upper)
+        for some, shade, label in ((inside, INK, "target"), (~inside, VERMILLION, "target outside")):
+            ax.plot(row[some], y[some], "o", color=shade, markersize=2.6, markeredgewidth=0, label=label)
+    ax.set_xlabel("row")
+    return without_frame(ax)
+
+
+def pit_histogram(ax: Axes, pit: ArrayLike, *, bins: int = 10, colour: str = BLUE) -> Axes:
+    """How often the predicted cdf at the target (`pit`) falls into each of equal bins; flat, up to chance, is good.
+
+    A hump says that intervals are too wide, a valley that they are too narrow, a slope that means are off.
+    """
+    (pit,) = as_vectors(pit=pit)
+    share, edges = np.histogram(pit, bins=bins, range=(0.0, 1.0))
+    expected, n = 1.0 / bins, len(pit)
+    chance = 1.96 * np.sqrt(expected * (1.0 - expected) / n)
+    ax.bar(edges[:-1], share / n, width=np.diff(edges), align="edge", color=colour, alpha=0.6, edgecolor=INK)
+    ax.axhspan(expected - chance, expected + chance, color=GREY, alpha=0.3, linewidth=0, label="chance")
+    ax.axhline(expected, color=INK, linewidth=0.7, linestyle=(0, (4, 2)), label="calibrated")
+    ax.set(xlim=(0, 1), xlabel="predicted probability below the target", ylabel="share of rows")
+    return without_frame(ax)
+
+
+def residuals(ax: Axes, mean: ArrayLike, std: ArrayLike, y: ArrayLike, *, colour: str = BLUE) -> Axes:
+    """Residuals in predicted standard deviations over the predicted mean: a shapeless cloud around zero is good."""
+    mean, std, y = as_vectors(mean=mean, std=std, y=y)
+    dots: dict[str, Any] = {"markersize": 3, "alpha": 0.45, "markeredgewidth": 0, "rasterized": len(y) > 1_000}
+    ax.plot(mean, (y - mean) / std, "o", color=colour, **dots)
+    ax.axhspan(-2.0, 2.0, color=GREY, alpha=0.2, linewidth=0)
+    ax.axhline(0.0, color=INK, linewidth=0.7)
+    ax.set(xlabel="predicted mean", ylabel="residual / predicted std")
+    return without_frame(ax)
+
+
+def bars(ax: Axes, names: Sequence[str], values: ArrayLike, spread: ArrayLike, *, colour: str = BLUE) -> Axes:
+    """A horizontal bar for each name, the first on top, with its spread as a line."""
+    values, spread = as_vectors(values=values, spread=spread)
+    places = np.arange(len(values))
+    ax.barh(places, values, xerr=spread, color=colour, alpha=0.75, error_kw={"ecolor": INK, "elinewidth": 1.0})
+    ax.set_yticks(places, [plain(name) for name in names])
+    ax.set(ylim=(len(values) - 0.5, -0.5))
+    ax.locator_params(axis="x", nbins=5)
+    return without_frame(ax)
+
+
+def effect(
+    ax: Axes,
+    x: ArrayLike,
+    mean: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    *,
+    labels: Sequence[str] = (),
+    dates: bool = False,
+    colour: str = BLUE,
+) -> Axes:
+    """A curve and its band over the values of a column: a line, or a dot for each label; of dates in seconds."""
+    x, mean, lower, upper = as_vectors(x=x, mean=mean, lower=lower, upper=upper)
+    if labels:
+        ax.errorbar(x, mean, [mean - lower, upper - mean], fmt="o", color=colour, markersize=5, elinewidth=1.4)
+        names = [plain(label, 16) for label in labels]
+        long: dict[str, Any] = {"rotation": 30, "ha": "right"} if sum(map(len, names)) > 24 else {}
+        ax.set_xticks(x, names, **long)
+        ax.set_xlim(-0.5, len(x) - 0.5)
+        return without_frame(ax)
+    at: Any = x
+    if dates:
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        at, locator = x.astype("datetime64[s]"), AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
+        ax.xaxis.set_major_locator(locator)
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    ax.fill_between(at, lower, upper, color=colour, alpha=0.25, linewidth=0)
+    ax.plot(at, mean, color=colour, linewidth=1.8)
+    return without_frame(ax)
+
+
+def plain(text: str, most: int = 24) -> str:
+    """A name as text in a figure: shortened, and without a meaning for matplotlib, to which $ begins a formula."""
+    short = text if len(text) <= most else f"{text[: most - 1]}…"
+    return "".join(c if c.isprintable() else "?" for c in short).replace("$", r"\$")
 
 
 def training_history(ax: Axes, history: Mapping[str, ArrayLike] | Sequence[Mapping[str, ArrayLike]]) -> Axes:

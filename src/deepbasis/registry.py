@@ -55,6 +55,11 @@ EXPANSIONS: Registry[Callable[..., nn.Module]] = Registry(
         "silu": "deepbasis.gp.expansion:SiLU",
         "rbf": "deepbasis.gp.expansion:RBF",
         "rbf-linear": "deepbasis.gp.expansion:rbf_linear",
+        "matern": "deepbasis.gp.expansion:Matern",
+        "fourier": "deepbasis.gp.expansion:FourierFeatures",
+        "fourier-matern": "deepbasis.gp.expansion:matern_features",
+        "bsplines": "deepbasis.gp.expansion:BSplines",
+        "arccos": "deepbasis.gp.expansion:ArcCos",
         "none": "deepbasis.gp.expansion:PassThrough",
     },
 )
@@ -65,13 +70,25 @@ EMBEDDINGS: Registry[Callable[[int], nn.Module] | None] = Registry(
     {
         "none": None,
         "periodic": "deepbasis.gp.embedding:Periodic",
+        "periodic-linear": "deepbasis.gp.embedding:PeriodicLinear",
         "fourier": "deepbasis.gp.embedding:Fourier",
         "piecewise-linear": "deepbasis.gp.embedding:piecewise_linear",
     },
 )
 """(number of columns) -> embedding."""
 
-LIKELIHOODS: Registry[Any] = Registry("likelihood", {"gaussian": "deepbasis.gp.likelihoods:GaussianLikelihood"})
+LIKELIHOODS: Registry[Any] = Registry(
+    "likelihood",
+    {
+        "gaussian": "deepbasis.gp.likelihoods:GaussianLikelihood",
+        "interval": "deepbasis.gp.intervals:IntervalLikelihood",
+        "classes": "deepbasis.gp.classes:ClassLikelihood",
+        "censored": "deepbasis.gp.censored:CensoredLikelihood",
+        "student": "deepbasis.gp.student:StudentLikelihood",
+        "poisson": "deepbasis.gp.counts:PoissonLikelihood",
+        "negative-binomial": "deepbasis.gp.counts:NegativeBinomialLikelihood",
+    },
+)
 """Classes that satisfy the `Likelihood` protocol."""
 
 OBJECTIVES: Registry[Callable[..., Tensor]] = Registry(
@@ -91,6 +108,8 @@ FORMATS: Registry[Any] = Registry(
     {
         ".csv": "deepbasis.tables.formats.csv:CSV",
         ".csv.gz": "deepbasis.tables.formats.csv:CSV_GZ",
+        ".tsv": "deepbasis.tables.formats.csv:TSV",
+        ".tsv.gz": "deepbasis.tables.formats.csv:TSV_GZ",
         ".parquet": "deepbasis.tables.formats.parquet:PARQUET",
     },
 )

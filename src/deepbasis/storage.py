@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import secrets
+import socket
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from deepbasis.errors import FileFormatError
+from deepbasis.errors import FileFormatError, FileInUseError
 
 FORMAT = 1
 """To be increased when older releases could no longer read the file."""
@@ -40,7 +41,7 @@ def save(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor],
     packed = {"memory_format": torch.contiguous_format}
     on_cpu = {name: tensor.detach().to("cpu").clone(**packed) for name, tensor in tensors.items()}
     envelope = {"format": FORMAT, "kind": kind, "metadata": dict(metadata)}
-    envelope["sha256"] = _digest(on_cpu, envelope)
+    envelope["sha256"] = digest(on_cpu, envelope)
     write_atomically(path, to_safetensors(on_cpu, {_KEY: json.dumps(envelope, sort_keys=True, allow_nan=False)}))
 
 
@@ -62,7 +63,7 @@ def load(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], di
         tensors = parse_safetensors(data)
     except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, RuntimeError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from None
-    if envelope.pop("sha256", None) != _digest(tensors, envelope):
+    if envelope.pop("sha256", None) != digest(tensors, envelope):
         raise FileFormatError(f"{path} is damaged: its content does not match its checksum; make it again")
     return tensors, envelope["metadata"]
 
@@ -108,15 +109,64 @@ def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     _sync_directory(target.parent)
 
 
-def _lock(handle: int) -> bool:
-    """Lock a file until it is closed; False if somebody else holds it, or on systems without locks."""
+@contextmanager
+def reserved(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Within the block nobody else can reserve `path`: they get a `FileInUseError` that names this process.
+
+    The lock is on a file beside it, PATH.lock. It ends with its process, and that file with the block. Where there are
+    no locks nothing is refused.
+    """
+    beside = f"{os.fspath(path)}.lock"
+    file = _locked_file(path, beside)
+    try:
+        yield
+    finally:
+        if file is not None:
+            with suppress(OSError):
+                os.unlink(beside)
+            file.close()  # after that, so that nobody can have locked the file that is removed
+
+
+def _locked_file(path: str | os.PathLike[str], beside: str) -> BinaryIO | None:
+    while True:
+        try:
+            file = open(beside, "a+b")  # noqa: SIM115
+        except OSError:  # whoever writes to that folder will say what is wrong with it
+            return None
+        locked = _lock(file.fileno())
+        if locked and _is_at(beside, file):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+            file.flush()
+            return file
+        file.seek(0)
+        other = file.read(300).decode("utf-8", "replace") or "another process"
+        file.close()
+        if locked is None:
+            os.unlink(beside)
+            return None
+        if not locked:
+            raise FileInUseError(f"{os.fspath(path)} is in use by {other}: wait for its end, or name another file")
+        # else: the one before us has removed the file that we opened
+
+
+def _is_at(path: str, file: BinaryIO) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    return False
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock a file until it is closed; False if somebody else holds it, None where there are no locks."""
     try:
         import fcntl
 
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
-    except (ImportError, OSError):
+    except BlockingIOError:
         return False
+    except (ImportError, OSError):
+        return None
 
 
 def _sweep_up(target: Path) -> None:
@@ -139,7 +189,7 @@ def _header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[bytes, dict[s
     text = file.read(length)
     try:
         header = json.loads(text)
-        envelope = json.loads(header["__metadata__"][_KEY])
+        envelope = json.loads(header["__metadata__"][_KEY], parse_constant=_refused)
         end = max((int(one["data_offsets"][1]) for name, one in header.items() if name != "__metadata__"), default=0)
         well_formed = (
             isinstance(envelope["format"], int)
@@ -155,14 +205,18 @@ def _header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[bytes, dict[s
     return prefix + text, dict(envelope)
 
 
-def _digest(tensors: Mapping[str, Tensor], envelope: Mapping[str, Any]) -> str:
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def digest(tensors: Mapping[str, Tensor], envelope: Mapping[str, Any]) -> str:
     """SHA-256 of the envelope and of every tensor's name, dtype, shape and bytes."""
-    digest = hashlib.sha256(json.dumps(envelope, sort_keys=True).encode())
+    found = hashlib.sha256(json.dumps(envelope, sort_keys=True).encode())
     for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name}|{tensor.dtype}|{list(tensor.shape)}|".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+        tensor = tensors[name].detach().cpu()
+        found.update(f"{name}|{tensor.dtype}|{list(tensor.shape)}|".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _sync_directory(directory: Path) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from pyarrow import parquet
 
-from support.command import SMALL, good
+from support.command import SMALL, assert_one_line, good, run
 
 CELLS = {"zip": ["01234", "02345", "98101", "K1A", "NA"], "version": ["1.1", "1.10", "2", "beta", ""]}
 CELLS["flag"] = ["true", "false", "unknown", "true", "false"]
@@ -74,3 +74,19 @@ def test_ids_of_a_csv_are_copied_as_they_stand(of_categories, tmp_path):
     good("predict", model, str(tmp_path / "new.csv"), "--id", "key", "--out", str(tmp_path / "out.parquet"))
     kept = parquet.read_table(tmp_path / "out.parquet").column("key").to_pylist()
     assert kept == [None if key == "" else key.strip('"') for key in keys]
+
+
+def test_a_copied_formula_is_quoted_where_that_is_asked_for(tmp_path):
+    table = pd.DataFrame({"key": ["=1+1", "@x", "plain", "-3"] * 10, "size": np.arange(40.0), "price": np.arange(40.0)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    model = str(tmp_path / "m.safetensors")
+    good("fit", str(tmp_path / "t.csv"), "-t", "price", "--drop", "key", "--out", model, *SMALL)
+    words = ["predict", model, str(tmp_path / "t.csv"), "--id", "key"]
+    for out in ("out.csv", "out.csv.gz"):
+        good(*words, "--out", str(tmp_path / out))
+        assert pd.read_csv(tmp_path / out)["key"].tolist() == table["key"].tolist()
+        good(*words, "--out", str(tmp_path / out), "--safe-csv")
+        assert pd.read_csv(tmp_path / out)["key"].tolist() == ["'=1+1", "'@x", "plain", "'-3"] * 10
+    assert "\n'=1+1," in good(*words, "--safe-csv").stdout
+    result = run(*words, "--out", str(tmp_path / "out.parquet"), "--safe-csv")
+    assert_one_line(result, ["--safe-csv is for predictions that are written as CSV"])

@@ -2,10 +2,9 @@
 
 import errno
 import os
-import signal
 import subprocess
 import sys
-import threading
+from itertools import count
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +15,11 @@ from typer.testing import CliRunner, Result
 
 from deepbasis.cli.failures import Group
 from deepbasis.cli.options import Debug
+from support.choosing import kernel
 from support.command import COMMAND, SMALL, assert_one_line, mixed_table, run
+from support.runs import ctrl_c
+
+FIT = ["fit", "train.csv", "-t", "price", "--drop", "order", *SMALL]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "out.csv"])
@@ -26,7 +29,7 @@ def test_a_full_disk(here, tmp_path, monkeypatch, name):
 
     monkeypatch.setattr(os, "fsync", full)
     out = ["--out", str(tmp_path / name)]
-    command = ["predict", "model", "new.csv"] if name == "out.csv" else ["fit", "train.csv", "-t", "price", *SMALL]
+    command = ["predict", "model", "new.csv"] if name == "out.csv" else FIT
     assert_one_line(run(*command, *out), [name, "no space left on device"])
     assert os.listdir(tmp_path) == []
 
@@ -68,26 +71,21 @@ def test_a_surprise_is_one_line_too_and_status_1():
     assert result.stderr.startswith("Traceback")
 
 
-def test_ctrl_c_during_a_fit_writes_nothing(here, tmp_path):
-    timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
-    timer.start()
-    result = run(
-        "fit",
-        "train.csv",
-        "-t",
-        "price",
-        "--out",
-        str(tmp_path / "m"),
-        *SMALL,
-        "--epochs",
-        "1000000",
-        "--patience",
-        "1000000",
-    )
-    timer.join()
+@pytest.mark.parametrize("keep", [True, False])
+def test_ctrl_c_during_a_fit_saves_the_best_so_far_unless_told_otherwise(here, tmp_path, keep):
+    calls = count()
+    method = kernel(f"sv-presses-{keep}", lambda: ctrl_c() or 1.0 if next(calls) == 50 else 1.0)
+    out = str(tmp_path / "m")
+    words = [*FIT, "--out", out, "--method", method]
+    words += ["--epochs", "1000"]
+    result = run(*words, *([] if keep else ["--discard-interrupted"]))
     assert result.exit_code == 130
-    assert result.stderr == "deepbasis: error: interrupted\n"
-    assert os.listdir(tmp_path) == []
+    if not keep:
+        assert result.stderr == "deepbasis: error: interrupted\n"
+        assert os.listdir(tmp_path) == []
+        return
+    assert result.stderr == f"deepbasis: error: interrupted: the best model so far is in {out}\n"
+    assert run("predict", out, "train.csv", "--out", str(tmp_path / "p.csv")).exit_code == 0
 
 
 @pytest.mark.slow

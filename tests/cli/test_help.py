@@ -26,11 +26,11 @@ def parameters(command: str) -> dict[str, object]:
 def test_every_constructor_argument_is_an_option_of_fit_with_the_same_default():
     options = parameters("fit")
     for name, argument in inspect.signature(DeepBasisRegressor).parameters.items():
-        if name == "verbose":  # shown unless --quiet
+        if name in ("verbose", "columns"):  # shown unless --quiet; --as
             continue
-        option = "--seed" if name == "random_state" else f"--{name.replace('_', '-')}"
-        assert option in options[name].opts
-        assert options[name].default == argument.default, name
+        option = {"random_state": "seed", "target": "target_transform"}.get(name, name)
+        assert f"--{option.replace('_', '-')}" in options[option].opts
+        assert options[option].default == argument.default, name
 
 
 def test_every_parameter_of_every_command_is_explained():
@@ -55,7 +55,17 @@ def test_version():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["fit", "--help"], ["predict", "-h"], ["evaluate", "-h"], ["demo", "-h"]]
+    "arguments",
+    [
+        ["--help"],
+        ["fit", "--help"],
+        ["predict", "-h"],
+        ["evaluate", "-h"],
+        ["info", "-h"],
+        ["explain", "-h"],
+        ["report", "-h"],
+        ["demo", "-h"],
+    ],
 )
 def test_help_shows_examples(arguments):
     assert "deepbasis " in good(*arguments).stdout
@@ -87,7 +97,7 @@ def test_the_shell_completes_commands_and_words():
         environment = {**os.environ, "_DEEPBASIS_COMPLETE": "complete_bash", **words}
         return subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=False).stdout
 
-    assert completed("deepbasis e").split() == ["evaluate"]
-    assert completed("deepbasis fit --method d").split() == ["dbk-silu", "dbk-rbf", "dnn"]
+    assert completed("deepbasis e").split() == ["evaluate", "explain"]
+    assert completed("deepbasis fit --method sv").split() == ["sv-dkl", "sv-rbf", "sv-rbf-linear"]
     assert completed("deepbasis fit --method a").split() == ["auto"]
     assert "--validation-fraction" in completed("deepbasis fit --valid").split()

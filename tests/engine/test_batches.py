@@ -454,7 +454,7 @@ NAN_AT_2 = Y.clone().index_fill_(0, torch.tensor([2]), float("nan"))
         ((X, Y, Y[:5]), "x has 6 rows but weight has 5"),
         ((X[:, 0], Y), r"x must be a matrix \[n, d\], got shape \[6\]"),
         ((X, Y[:, None]), r"y must be a vector \[n\], got shape \[6, 1\]"),
-        ((X, Y, Y[:, None]), r"weight must be a vector"),
+        ((X, Y, Y[:, None]), "x has 6 rows but weight has 1"),
         ((X[:0], Y[:0]), "x is empty"),
         ((X.long(), Y), "floating point"),
         ((X.numpy(), Y), "torch.Tensor"),

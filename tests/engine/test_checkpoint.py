@@ -1,7 +1,9 @@
 """Checkpoints: a run that was stopped, however, ends bit for bit as one that was not; another's file is refused."""
 
 import json
+import math
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,11 +18,11 @@ import torch
 
 from deepbasis import storage
 from deepbasis.engine.batches import Rows
-from deepbasis.engine.checkpoint import KIND, RunState
+from deepbasis.engine.checkpoint import KIND
 from deepbasis.engine.members import Member
 from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
-from deepbasis.errors import CheckpointMismatchError, FileFormatError
+from deepbasis.errors import CheckpointMismatchError, FileFormatError, FileInUseError
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.progress import EpochReport
 
@@ -52,6 +54,8 @@ RUNS = [
     ("dbk-silu", 2, {"objective": "mml"}, {}),
     ("dbk-rbf", 1, {"objective": "mml"}, {}),
     ("dbk-silu", 3, ALL, {}),
+    ("dbk-silu", 3, {**ALL, "optimiser": "muon"}, {}),
+    ("dbk-silu", 1, {"optimiser": "muon", "average": 0.9}, {}),
     ("dbk-silu", 4, {**ALL, "objective": "mml"}, {}),
     ("dbk-rbf", 5, ALL, {"wave_size": 2}),
     ("dnn", 2, {}, {}),
@@ -325,6 +329,27 @@ def test_the_checkpoint_of_another_version_is_refused(lab, checkpoint):
     assert checkpoint.read_bytes() == before
 
 
+# --- two runs, one file ---
+
+
+def test_two_runs_cannot_have_one_checkpoint_at_a_time(lab, tmp_path):
+    """The later one is refused, whatever it would train; the earlier one ends as if nothing had happened."""
+    path = tmp_path / "run"
+    arguments = (lab.build(), lab.members(2), lab.data, lab.validation, lab.settings())
+    refused: list[str] = []
+
+    def meanwhile(report: EpochReport) -> None:
+        with pytest.raises(FileInUseError) as caught:
+            train(lab.build(), lab.members(3), *arguments[2:], checkpoint=path)
+        refused.append(str(caught.value))
+
+    outcomes = train(*arguments, checkpoint=path, checkpoint_seconds=0.0, progress=meanwhile)
+    assert len(refused) == 5
+    assert all(text in refused[0] for text in (str(path), f"process {os.getpid()}", socket.gethostname()))
+    assert all(lab.same(a, b) for a, b in zip(outcomes, train(*arguments), strict=True))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+
+
 # --- files that are no checkpoints ---
 
 
@@ -374,7 +399,90 @@ def test_a_file_that_is_no_checkpoint_is_refused(lab, checkpoint, spoil):
     assert checkpoint.read_bytes() == before
 
 
+State = tuple[dict[str, torch.Tensor], dict[str, Any]]
+
+
+def number(part: str, name: str, value: Any) -> Callable[[State], None]:
+    """In the first state of those that are pending or have ended."""
+    return lambda state: state[1][part][0].update({name: value})
+
+
+def tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor | None]) -> Callable[[State], None]:
+    def apply(state: State) -> None:
+        found = change(state[0].pop(name))
+        if found is not None:
+            state[0][name] = found
+
+    return apply
+
+
+def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda t: torch.full_like(t, value)
+
+
+WEIGHT = "parameters/backbone.project.weight"
+FORGED: dict[str, Callable[[State], None]] = {
+    "no identity": lambda state: state[1].pop("identity"),
+    "an identity of another kind": lambda state: state[1].update(identity=[1]),
+    "no states": lambda state: state[1].pop("pending"),
+    "states of another kind": lambda state: state[1].update(pending={"epoch": 3}),
+    "a field too many": number("pending", "speed", 3),
+    "an epoch beyond the last": number("pending", "epoch", 6),
+    "an epoch that is no number": number("pending", "epoch", True),
+    "steps of other epochs": number("pending", "step", 7),
+    "a member that is not there": number("pending", "indices", [0, 3]),
+    "a member twice": number("pending", "indices", [0, 0]),
+    "a member too few": lambda state: state[1]["pending"].pop(),
+    "a state that is none": number("pending", "status", ["active", "asleep"]),
+    "a state that its history does not lead to": number("pending", "status", ["active", "failed"]),
+    "a reason that is none": number("pending", "reason", [1, 2]),
+    "a score that is not the best": tensor("pending/0/best_score", filled(-5.0)),
+    "another best epoch": tensor("pending/0/best_epoch", filled(1)),
+    "a weight gone": tensor(f"pending/0/{WEIGHT}", lambda t: None),
+    "a weight of another size": tensor(f"pending/0/{WEIGHT}", lambda t: t[..., :1].clone()),
+    "a weight in float32": tensor(f"pending/0/{WEIGHT}", lambda t: t.float()),
+    "a weight that is NaN": tensor(f"pending/0/{WEIGHT}", filled(math.nan)),
+    "a weight that is huge": tensor(f"pending/0/{WEIGHT}", filled(1e20)),
+    "a best weight that is infinite": tensor("pending/0/best/mean", filled(math.inf)),
+    "a history that is shorter": tensor("pending/0/history", lambda t: t[:, 1:].clone()),
+    "a tensor of nobody": lambda state: state[0].update({"pending/7/mean": torch.zeros(2)}),
+    "a tensor of no use": lambda state: state[0].update({"pending/0/third/mean": torch.zeros(2).double()}),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_checkpoint_that_no_run_writes_is_refused(lab, tmp_path, what):
+    """Its checksum is right. The message names the file, which is left as it was."""
+    path = tmp_path / "run"
+    arguments = (lab.build(), lab.members(3), lab.data, lab.validation, lab.settings())
+    with pytest.raises(Enough):
+        train(*arguments, checkpoint=path, checkpoint_seconds=0.0, progress=stop_at(4), wave_size=2)
+    state = storage.load(path, KIND)
+    FORGED[what](state)
+    storage.save(path, KIND, *state)
+    before = path.read_bytes()
+    with pytest.raises(FileFormatError, match=str(path)):
+        train(*arguments, checkpoint=path, progress=never)
+    assert path.read_bytes() == before
+
+
 # --- killed ---
+
+
+def test_a_run_goes_on_although_a_worker_had_written_nothing(lab, checkpoint):
+    """Killed before the end of its first epoch, say: its members start again."""
+    arguments = (lab.build(), lab.members(3), lab.data, lab.validation, lab.settings())
+    tensors, metadata = storage.load(checkpoint, KIND)
+    keep = [0, 2]
+    metadata["pending"][0].update({name: [metadata["pending"][0][name][k] for k in keep] for name in PER_MEMBER})
+    tensors = {name: value[keep] for name, value in tensors.items()}
+    storage.save(checkpoint.with_name(f"{checkpoint.name}.worker0"), KIND, tensors, metadata)
+    checkpoint.unlink()
+    outcomes = train(*arguments, checkpoint=checkpoint)
+    assert all(lab.difference(a, b) < 1e-9 for a, b in zip(outcomes, train(*arguments), strict=True)), "as in waves"
+
+
+PER_MEMBER = ("indices", "status", "reason")
 
 
 def test_what_a_killed_writer_left_behind_does_no_harm(lab, checkpoint):
@@ -391,13 +499,12 @@ def test_what_a_killed_writer_left_behind_does_no_harm(lab, checkpoint):
 
 def test_only_the_files_of_workers_are_merged_and_removed(lab, checkpoint):
     """A user's file beside the checkpoint may be named much like one."""
-    identity = storage.load(checkpoint, KIND)[1]["identity"]
     beside = [checkpoint.with_name(f"{checkpoint.name}.worker{end}") for end in ("0", "12", "0.log", "s", "1.bak")]
     for file in beside[2:]:
         file.write_text("notes")
     for file in beside[:2]:
         file.write_bytes(checkpoint.read_bytes())
-    assert RunState.load(checkpoint, identity) is not None
+    train(lab.build(), lab.members(3), lab.data, lab.validation, lab.settings(), checkpoint=checkpoint)
     assert sorted(checkpoint.parent.iterdir()) == sorted([checkpoint, *beside[2:]])
 
 

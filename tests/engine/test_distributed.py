@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, InputError, WorkerError
 from deepbasis.gp import exact
 from deepbasis.gp.objectives import Whole
-from support.own import METHODS, OBJECTIVES
+from support.own import METHODS, OBJECTIVES, OUTLOOK
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
@@ -162,6 +163,37 @@ def test_a_process_without_others_is_alone(monkeypatch, environment):
     assert not torch.distributed.is_initialized()
 
 
+LISTENING = """
+import os
+from pathlib import Path
+from deepbasis.engine import distributed
+
+team = distributed.start("cpu")
+mine = {os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
+lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{name}").read_text().splitlines()]
+found = {line[1].partition(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in mine}
+for each in team.gather_objects([*found, os.environ["GLOO_SOCKET_IFNAME"]]):
+    print(*each) if team.first else None
+distributed.stop()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="looks into /proc")
+def test_workers_of_one_machine_listen_on_its_loopback_alone(tmp_path):
+    """Started by hand: the first of them keeps the store, which torch would open to everybody."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", LISTENING], env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=SECONDS)[0] for process in both]
+    assert said == ["0100007F lo\n" * 2, ""]
+
+
 def test_more_workers_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -243,7 +275,7 @@ RUNS = [
 
 
 def test_no_method_and_no_objective_is_left_out():
-    assert {method for method, _, _ in RUNS} == set(METHODS)
+    assert {method for method, _, _ in RUNS} == set(METHODS) - OUTLOOK
     assert {(objective, count) for _, objective, count in RUNS} == {
         (name, count) for name in OBJECTIVES for count in (1, 3)
     }

@@ -281,3 +281,20 @@ def test_a_bar_is_closed_whatever_happens(lab, monkeypatch):
     with pytest.raises(ZeroDivisionError), ProgressBar(stream):
         train(lab.build(), lab.members(1), lab.data, lab.validation, lab.settings(), progress=fails)
     assert stream.getvalue().rfind("\x1b[?25h") > stream.getvalue().rfind("\x1b[?25l") >= 0
+
+
+def test_at_its_deadline_a_run_ends_with_the_best_so_far(lab):
+    """By its own clock, which here goes on by one with each look."""
+    ticks = iter(range(10_000))
+    settings = lab.settings(epochs=1_000)
+    outcomes = train(
+        lab.build(),
+        lab.members(2),
+        lab.data,
+        lab.validation,
+        settings,
+        clock=lambda: float(next(ticks)),
+        deadline=200.0,
+    )
+    assert {outcome.status for outcome in outcomes} == {"interrupted"}
+    assert all(0 < outcome.best_epoch < 100 for outcome in outcomes)

@@ -57,7 +57,7 @@ def test_clipping_holds_the_gradient_of_each_member(lab):
     norms = []
     for each in (wave, free):
         each.train_epoch(lambda: False)
-        gradients = [leaf.grad.view(4, -1) for leaf in each.descent.optimiser.leaves.values() if leaf.grad is not None]
+        gradients = [leaf.grad.view(4, -1) for leaf in each.descent.leaves.values() if leaf.grad is not None]
         norms.append(torch.cat(gradients, 1).norm(dim=1))
     assert bool((norms[0] <= 0.05 * (1 + 1e-12)).all())
     assert bool((norms[1] > 0.05).all())

@@ -184,6 +184,21 @@ def test_a_prediction_does_not_depend_on_its_chunks(lab, models, chunk_rows):
     close(parts.variances, whole.variances)
 
 
+@methods
+@sizes
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_few_rows_are_those_rows_of_many(lab, models, method, count, rows):
+    """The first call records, the second repeats; neither depends on the other's rows."""
+    ensemble, x = Ensemble(models(method, count), dtype=torch.float64), lab.validation.x
+    whole, means = ensemble.predict(x), ensemble.means(x)
+    for start in (0, 5, 2):
+        few = slice(start, start + rows)
+        part = ensemble.predict(x[few])
+        close(part.means, whole.means[:, few])
+        close(part.variances, whole.variances[:, few])
+        close(ensemble.means(x[few]), means[:, few])
+
+
 @pytest.mark.parametrize("how", ["equal inducing points", "nan"])
 def test_a_member_that_cannot_predict_is_named(lab, models, how):
     alone = models("dbk-rbf", 4)
@@ -222,10 +237,11 @@ def test_chunk_rows_must_be_positive(models):
 
 @pytest.mark.parametrize("method", ["dbk-silu", "dbk-rbf"])
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_threads_predict_what_one_predicts(lab, models, method, count):
+@pytest.mark.parametrize("few", [False, True])
+def test_threads_predict_what_one_predicts(lab, models, method, count, few):
     """4 threads, 40 predictions each, in chunks and of rows of their own; then the ensemble is as it was."""
-    ensemble = Ensemble(models(method, count), dtype=torch.float64, chunk_rows=16 * count)
-    tables = [lab.rows(30 + k, k).x for k in range(4)]
+    ensemble = Ensemble(models(method, count), dtype=torch.float64, chunk_rows=16)
+    tables = [lab.rows(1 + k % 2 if few else 30 + k, k).x for k in range(4)]
     serial = [parts_of(ensemble.predict(x)) for x in tables]
 
     def predictions(k: int) -> bool:

@@ -141,7 +141,8 @@ def test_a_leaf_without_a_gradient_is_left_alone(lab):
     theirs = copies(mine)
     a, b = engine(mine), by_hand(theirs)
     for _ in range(5):
-        a.zero_grad()
+        for leaf in mine.values():
+            leaf.grad = None
         b.zero_grad()
         give_gradients({k: v for k, v in mine.items() if k != "likelihood.raw"}, theirs)
         a.step()
@@ -221,7 +222,7 @@ def test_a_schedule_is_torchs_lambda_schedule(lab, kind, warmup):
     mine = leaves(2)
     theirs = copies(mine)
     a, b = engine(mine), by_hand(theirs)
-    schedule = Schedule(a, kind, warmup, total)
+    schedule = Schedule([a], kind, warmup, total)
     scheduler = torch.optim.lr_scheduler.LambdaLR(b, lambda step: factor(step, kind, warmup, total))
     for _ in range(total):
         give_gradients(mine, theirs)
@@ -236,7 +237,7 @@ def test_a_schedule_is_torchs_lambda_schedule(lab, kind, warmup):
 
 def test_a_schedule_can_be_set_to_a_step():
     optimiser = engine(leaves())
-    schedule = Schedule(optimiser, "cosine", 3, 30)
+    schedule = Schedule([optimiser], "cosine", 3, 30)
     for _ in range(11):
         schedule.apply()
     expected = [float(rate) for rate, _, _ in optimiser.groups]
@@ -251,7 +252,7 @@ def test_a_schedule_can_be_set_to_a_step():
 def test_a_schedule_stays_at_its_end():
     """A stream may have more batches than it was thought to have."""
     optimiser = engine(leaves())
-    schedule = Schedule(optimiser, "cosine", 0, 10)
+    schedule = Schedule([optimiser], "cosine", 0, 10)
     for _ in range(10):
         schedule.apply()
     last = [float(rate) for rate, _, _ in optimiser.groups]

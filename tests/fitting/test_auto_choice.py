@@ -104,7 +104,7 @@ def test_with_points_enough_a_kernel_is_nearly_the_exact_gp() -> None:
 @pytest.mark.parametrize("method", ["sv-rbf", "sv-rbf-linear"])
 def test_float32_has_digits_enough_for_the_small_jitter(method: str) -> None:
     """Tables of more than 256 rows are float32: means a thousandth of the target's spread apart at most."""
-    X, y = easy(300)
+    X, y = easy(252)
     X_new, _ = easy(100, 2)
     changes = {"method": method, "objective": "mml", "members": 1, "rank": 64, "epochs": 40}
     single, double = (small(**changes, dtype=dtype).fit(X, y) for dtype in ("float32", "float64"))
@@ -136,7 +136,7 @@ def test_only_a_shallow_kernel_that_is_trained_exactly_has_the_small_jitter(
 
 
 def test_the_scores_are_of_the_kernel_without_the_rows_that_are_scored() -> None:
-    X, y = easy(60)
+    X, y = easy(252)
     inside, outside = Table(X, y).split(0.1)
     model = small(**TAKING["sv-rbf-linear"]).fit(X, y)
     mean, std = dense_gp(model, inside, outside.X)
@@ -267,7 +267,9 @@ def trained(kernel: DeepBasisRegressor) -> Trained:
     fitted = kernel.fitted_
     history = {name: torch.from_numpy(values) for name, values in fitted.history[0].items()}
     outcome = Outcome(Member(), "finished", "", 1, 0.0, history, {})
-    return Trained(kernel.plan_.candidates[0], fitted.architecture, (outcome,), fitted.models, fitted.device, False)
+    return Trained(
+        kernel.plan_.candidates[0], fitted.architecture, (outcome,), (0,), fitted.models, fitted.device, False
+    )
 
 
 def test_groups_are_for_networks() -> None:

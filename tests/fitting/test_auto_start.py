@@ -8,7 +8,8 @@ import torch
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.fitting.plan import Candidate
-from deepbasis.fitting.start import Line, builder, starting_members, starting_noise, straight_line
+from deepbasis.fitting.start import Line, builder, starting_members, straight_line
+from deepbasis.gp.likelihoods import GaussianLikelihood
 from support.choosing import easy, small
 from support.recipes import recipe
 from support.runs import prepared
@@ -26,9 +27,9 @@ def rows() -> Rows:
 def test_members_start_with_the_noise_that_the_rows_suggest() -> None:
     line = straight_line(rows())
     for candidate in candidates():
-        members = starting_members(candidate, [1, 2], line, True)
+        members = starting_members(candidate, [1, 2], [line], True)
         (noise,) = {member.noise for member in members}
-        assert noise == pytest.approx(starting_noise(line), rel=5e-3)
+        assert noise == pytest.approx(GaussianLikelihood.starting_noise(line.variance_left), rel=5e-3)
         assert candidate.architecture.build(3, members[0]).noise().item() == pytest.approx(noise, rel=1e-6)
 
 
@@ -40,13 +41,13 @@ def test_the_last_digits_of_a_line_do_not_matter() -> None:
     )
     assert other != line
     for candidate in candidates(trend="linear", method="dbk-silu"):
-        assert starting_members(candidate, [1], line, True) == starting_members(candidate, [1], other, True)
+        assert starting_members(candidate, [1], [line], True) == starting_members(candidate, [1], [other], True)
 
 
 def test_every_pair_of_weights_has_every_seed_and_slopes_by_turns() -> None:
     (candidate,) = candidates(method="dbk-silu", recipe="paper")
     half = replace(candidate, architecture=replace(candidate.architecture, trend="half"))
-    members = starting_members(half, [5, 6], Line((0.5, -0.25), 0.1, 1.0, 100.0), True)
+    members = starting_members(half, [5, 6], [Line((0.5, -0.25), 0.1, 1.0, 100.0)], True)
     assert [(member.alpha, member.beta) for member in members[::2]] == list(candidate.weights)
     assert {member.seed for member in members[::2]} == {5}
     assert [member.slope for member in members[:4]] == [(0.0, 0.0), (0.5, -0.25)] * 2
@@ -71,7 +72,7 @@ def test_without_rows_it_starts_as_the_paper_says() -> None:
         (candidate,) = candidates(method=method, recipe="paper")
         Z = builder(candidate.architecture, 3)(Member(seed=5)).expansion.Z.detach()
         assert float(Z.abs().max()) <= 1.0
-        members = starting_members(candidate, [1], None, False)
+        members = starting_members(candidate, [1], [], False)
         assert {member.noise for member in members} == {1e-2}
 
 
@@ -95,7 +96,7 @@ STILL = recipe(
 def test_a_fit_starts_with_the_noise_that_its_rows_suggest(changes: dict[str, str]) -> None:
     model = small(recipe=STILL, epochs=1, **changes).fit(*easy())
     _, plan, data = prepared(model, *easy())
-    expected = starting_noise(straight_line(data.folds(plan)[0].data))
+    expected = GaussianLikelihood.starting_noise(straight_line(data.folds(plan)[0].data).variance_left)
     for one in model.fitted_.models:
         assert one.noise().item() == pytest.approx(expected, rel=5e-3)
 

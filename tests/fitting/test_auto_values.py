@@ -1,5 +1,6 @@
 """What the arguments "auto" come to."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.plan import Candidate, Facts
 from deepbasis.fitting.recipe import FLOAT64_ROWS, RECIPES, weights_for
 from deepbasis.fitting.spec import Spec
-from support.recipes import recipe
+from support.recipes import DEFAULT, recipe
 from support.regressors import close, easy, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -26,7 +27,7 @@ def network(rows: int, **changes: Any) -> Candidate:
 def test_auto_takes_the_pair_with_the_best_mean_validation_score() -> None:
     X, y = easy(60)
     alphas, betas = (0.0, 1.0), (0.01, 10.0)
-    own = recipe("four pairs", alphas=alphas, betas=betas)
+    own = recipe("four pairs", small=replace(DEFAULT.small, alphas=alphas, betas=betas))
     settings = {"recipe": own, "epochs": 8, "learning_rate": 3e-2}
     auto = small(**settings, alpha="auto", beta="auto").fit(X, y)
     fixed = {(a, b): small(**settings, alpha=a, beta=b).fit(X, y) for a in alphas for b in betas}
@@ -61,10 +62,10 @@ def test_the_paper_s_recipe_is_the_paper_s(rows: int) -> None:
     ],
 )
 def test_weights_are_those_that_the_objective_has(objective: str, expected: list[tuple[float, float]]) -> None:
-    assert list(weights_for(RECIPES["paper"], objective, None, None)) == expected
+    assert list(weights_for(RECIPES["paper"].small, objective, None, None)) == expected
     used = [tuple(set(column)) for column in zip(*expected, strict=True)]
     given = [single[0] if len(single) == 1 else 0.5 for single in used]
-    assert weights_for(RECIPES["paper"], objective, 0.5, 0.5) == (tuple(given),)
+    assert weights_for(RECIPES["paper"].small, objective, 0.5, 0.5) == (tuple(given),)
 
 
 @pytest.mark.parametrize(

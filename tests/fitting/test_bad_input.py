@@ -13,6 +13,9 @@ from sklearn.exceptions import NotFittedError
 
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import FileFormatError, InputError
+from deepbasis.fitting.data import TableData
+from deepbasis.fitting.spec import Spec
+from deepbasis.tables.table import HeldOut, Table
 from support.regressors import Fitted, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -93,9 +96,9 @@ BAD = [
     option(("between 0 and 1", "1"), validation_fraction=1),
     option(("between 0 and 1", "2"), validation_fraction=2),
     option(("number", "'some'"), validation_fraction="some"),
-    option(("True, False or 'auto'", "'yes'"), calibrate="yes"),
-    option(("True, False or 'auto'", "1"), calibrate=1),
-    option(("True, False or 'auto'", "None"), calibrate=None),
+    option(("True, False, 'auto' or 'conformal'", "'yes'"), calibrate="yes"),
+    option(("True, False, 'auto' or 'conformal'", "1"), calibrate=1),
+    option(("True, False, 'auto' or 'conformal'", "None"), calibrate=None),
     option(("finite", "nan"), validation_fraction=NAN),
     option(("True", "auto", "'yes'"), compile="yes"),
     option(("'x'",), random_state="x"),
@@ -147,7 +150,7 @@ BAD = [
         lambda d: small().fit(pd.DataFrame({"bag": [[1, 2]] * 120}), d.y),
     ),
     fit(
-        ("'id'", "1200", "identifier", "drop"),
+        ("'id'", "1,200", "identifier", "no other column"),
         "an identifier",
         lambda d: small().fit(pd.DataFrame({"id": [f"u{k}" for k in range(1200)]}), np.arange(1200.0)),
     ),
@@ -256,8 +259,8 @@ BAD = [
     fit(("q", "level"), "q=[]", lambda d: d.model.predict_quantiles(d.X, [])),
     fit(("q", "(1, 2)"), "q of two dimensions", lambda d: d.model.predict_quantiles(d.X, [[0.1, 0.2]])),
     fit(("q", "None"), "q=None", lambda d: d.model.predict_quantiles(d.X, None)),
-    fit(("n must", "positive integer", "0"), "sample_y n=0", lambda d: d.model.sample_y(d.X, 0)),
-    fit(("n must", "positive integer", "2.5"), "sample_y n=2.5", lambda d: d.model.sample_y(d.X, 2.5)),
+    fit(("n_samples must", "positive integer", "0"), "sample_y n=0", lambda d: d.model.sample_y(d.X, 0)),
+    fit(("n_samples must", "positive integer", "2.5"), "sample_y n=2.5", lambda d: d.model.sample_y(d.X, 2.5)),
     fit(("n must", "positive integer", "-1"), "sample_functions n=-1", lambda d: d.model.sample_functions(-1)),
     fit(("random_state", "'x'"), "sample_y random_state", lambda d: d.model.sample_y(d.X, 1, random_state="x")),
     fit(("X has 120 rows", "y has 3"), "evaluate y too short", lambda d: d.model.evaluate(d.X, d.y[:3])),
@@ -308,3 +311,46 @@ def test_a_refused_fit_leaves_a_fitted_model_usable(fitted: Fitted) -> None:
     with pytest.raises(InputError):
         model.fit(fitted.X[:, :2], with_cell(fitted.y, 0, NAN))
     np.testing.assert_array_equal(model.predict(fitted.X), before)
+
+
+class TestNumbersBeyondThePrecision:
+    """Given as they are, counted as they are: not rows of what is left after some were held out or had weight 0."""
+
+    X = np.random.default_rng(0).normal(size=(2_500, 2))
+    model = small(dtype="float32", epochs=1, validation_fraction=0.2)
+
+    def test_a_weight(self):
+        weight = np.ones(2_500)
+        weight[:10], weight[2_321] = 0.0, 1e39
+        with pytest.raises(InputError, match=r"sample_weight is 1e\+39 in row 2321: numbers of type float32 end at"):
+            self.model.fit(self.X, self.X[:, 0], sample_weight=weight)
+
+    def test_a_held_out_target(self):
+        y = self.X[:, 0].copy()
+        plain = TableData.of(Spec.of(self.model), Table.read(self.X, y))
+        row = int(np.flatnonzero(plain.held_out[0])[3])
+        y[row] = 1e100
+        with pytest.raises(InputError, match=rf"y is 1e\+100 in row {row}, .* standard deviations from the others"):
+            self.model.fit(self.X, y)
+        y_val = self.X[:100, 0].copy()
+        y_val[7] = 1e100
+        with pytest.raises(InputError, match=r"y_val is 1e\+100 in row 7"):
+            self.model.fit(self.X, self.X[:, 0], X_val=self.X[:100], y_val=y_val)
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_in_files(self, tmp_path, stream):
+        table = pd.DataFrame({"x": self.X[:, 0], "y": self.X[:, 1], "w": 1.0})
+        held = HeldOut.choose(0.2, [1_500, 1_000])
+        row = int(np.flatnonzero(held.of(1, 0, 1_000))[5])
+        found = TableData.of(Spec.of(self.model), Table.read(table[["x"]], table["y"])).held_out[0]
+        row = row if stream else int(np.flatnonzero(found[1_500:])[5])
+        for column, value in (("w", 1e39), ("y", 1e100)):
+            bad = table.copy()
+            bad.loc[1_500 + row, column] = value
+            bad[:1_500].to_parquet(tmp_path / "a.parquet", index=False)
+            bad[1_500:].to_parquet(tmp_path / "b.parquet", index=False, row_group_size=300)
+            weight = "w" if column == "w" else None
+            drop = [] if weight else ["w"]
+            with pytest.raises(InputError, match=rf"in row {row} \(counting from 0\).*float32 end at") as caught:
+                self.model.fit_dataset(tmp_path, "y", weight=weight, drop=drop, stream=stream)
+            assert "b.parquet'" in str(caught.value)

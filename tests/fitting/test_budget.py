@@ -3,7 +3,7 @@
 import pytest
 
 from deepbasis.errors import InputError
-from deepbasis.fitting.budget import Budget, Machine, fits_in_memory, parse_memory, words
+from deepbasis.fitting.budget import Budget, Machine, fits_in_memory, parse_memory, resident_bytes, words
 
 MIB = 2**20
 
@@ -41,9 +41,9 @@ def test_what_is_held_at_a_time_fits_into_the_limit():
             sizes = Budget.of(limit, machine=MACHINE).sizes(8 * columns, columns, width + 1, 4, mixing=True)
             blocks = sizes.block_rows * (16 * columns + 16 * columns + 5 * 4 * (width + 1))
             buffer = sizes.buffer_rows * 4 * (width + 1)
-            assert sizes.block_rows == 1024 or blocks <= left / 8
+            assert sizes.block_rows == 256 or blocks <= left / 8
             assert sizes.buffer_rows == sizes.block_rows or buffer <= left / 4
-            assert sizes.buffer_rows >= sizes.block_rows >= 1024
+            assert sizes.buffer_rows >= sizes.block_rows >= 256
 
 
 def test_what_is_taken_is_not_given_twice():
@@ -89,10 +89,18 @@ def test_too_little_is_said_at_once_with_what_is_needed():
 
 
 def test_what_fits_is_fitted_in_memory():
-    assert fits_in_memory(10**6, 80, None, MACHINE)  # 480 MB of 8 GiB
-    assert not fits_in_memory(10**6, 80, 500 * MIB, MACHINE)
-    assert fits_in_memory(10**6, 80, 900 * MIB, MACHINE)
-    assert not fits_in_memory(10**9, 80, None, MACHINE)
+    need = resident_bytes(10**6, 80, ["numeric"] * 10)  # 1,072 MB
+    assert 4 * 80 * 10**6 < need < 15 * 80 * 10**6
+    assert fits_in_memory(need, None, MACHINE)
+    assert not fits_in_memory(need, 1000 * MIB, MACHINE)
+    assert fits_in_memory(need, 1600 * MIB, MACHINE)
+    assert not fits_in_memory(1000 * need, None, MACHINE)
+
+
+def test_text_counts_by_its_length_and_by_the_columns_that_it_may_become():
+    short, long = (resident_bytes(1000, size, ["categorical"]) for size in (16, 20_000))
+    assert long - short > 1000 * 19_000
+    assert short > 2 * resident_bytes(1000, 16, ["numeric"])
 
 
 def test_a_machine_says_what_it_has():

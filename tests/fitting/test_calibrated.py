@@ -126,7 +126,7 @@ with workers("cpu") as team:
         members=2, epochs=3, rank=4, width=4, blocks=1, alpha=0.1, beta=0.1,
         random_state=0, device="cpu", calibrate=True
     ).fit_dataset(sys.argv[1], "y", stream=True, team=team)
-    found = team.gather_objects((model.calibration_, model.validation_))
+    found = team.gather_objects((vars(model.calibration_), model.validation_))
     if team.first:
         assert model.calibration_ is not None
         assert found[0] == found[1], found

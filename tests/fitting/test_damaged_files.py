@@ -53,9 +53,9 @@ OTHERS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: save_file({"a": torch.ones(3)}, path, {"deepbasis": "[]"}),
         "not a deepbasis file",
     ),
-    "checkpoint": (checkpoint_file, "'checkpoint' file, expected a 'regressor'"),
+    "checkpoint": (checkpoint_file, "'checkpoint' file, expected a 'model'"),
     "another kind": (lambda path: storage.save(path, "classifier", {"a": torch.ones(3)}, {}), "'classifier' file"),
-    "nothing inside": (lambda path: storage.save(path, KIND, {}, {}), "does not hold a regressor"),
+    "nothing inside": (lambda path: storage.save(path, KIND, {}, {}), "does not hold a model"),
 }
 
 

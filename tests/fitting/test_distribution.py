@@ -5,8 +5,11 @@ import pytest
 import torch
 from scipy import stats
 
-from deepbasis import DeepBasisRegressor, GaussianMixture, InputError
+from deepbasis import DeepBasisRegressor, Gaussian, GaussianMixture, InputError
 from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.gp.discrete import Discrete, Steps
+from deepbasis.gp.warped import Warped
+from deepbasis.gp.warps import Log
 
 
 @pytest.fixture
@@ -92,3 +95,53 @@ def test_torch_for_those_who_ask():
     assert isinstance(tensors, GaussianMixture)
     np.testing.assert_array_equal(tensors.mean.numpy(), model.predict_dist(X).mean)
     assert repr(model.predict_dist(X)) == "PredictiveDistribution(40 rows)"
+
+
+def test_the_entropy_is_the_integral_of_its_definition(dist):
+    y = np.linspace(-25.0, 25.0, 20_001)
+    for row in range(len(dist)):
+        p = by_scipy_rows(dist[row], y)
+        integral = np.trapezoid(-p * np.log(np.maximum(p, 1e-300)), y)
+        assert dist.entropy()[row] == pytest.approx(integral, abs=1e-6)
+
+
+def by_scipy_rows(one: PredictiveDistribution, y: np.ndarray) -> np.ndarray:
+    means, stds = one.tensors.means.numpy(), one.tensors.variances.sqrt().numpy()
+    return one.tensors.weights.numpy() @ stats.norm.pdf(y, means, stds)
+
+
+def test_the_entropy_of_a_warped_target_is_that_of_a_lognormal():
+    mean, std = torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor([0.5, 1.5], dtype=torch.float64)
+    warped = PredictiveDistribution(Warped(Gaussian(mean, std.square()), Log(100.0)))
+    expected = stats.lognorm(std.numpy(), scale=mean.exp().numpy()).entropy()
+    np.testing.assert_allclose(warped.entropy(), expected, rtol=1e-6)
+
+
+def test_the_entropy_of_a_count_is_that_of_its_probabilities():
+    steps = Steps("count", (0.0, 1.0, 2.0), (-0.5, 0.5))
+    base = Gaussian(torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    count = PredictiveDistribution(Discrete(base, steps))
+    np.testing.assert_allclose(count.entropy(), stats.entropy(count.pmf, axis=1))
+
+
+def test_a_frame_has_the_columns_of_the_command(dist):
+    frame = dist.to_frame(coverage=0.9, quantiles=[0.1], index=list("abcdefg"))
+    assert list(frame.columns) == ["mean", "std", "lower_90", "upper_90", "q_0.1"]
+    assert list(frame.index) == list("abcdefg")
+    np.testing.assert_array_equal(frame["upper_90"], dist.interval(0.9)[1])
+    assert list(dist.to_frame(coverage=None).columns) == ["mean", "std"]
+    with pytest.raises(InputError, match="coverage must lie"):
+        dist.to_frame(coverage=95)
+
+
+def test_a_plot_shows_each_rows_interval_and_which_targets_lie_outside(dist):
+    lower, upper = dist.interval(0.8)
+    y = dist.mean.copy()
+    y[2] = upper[2] + 1.0
+    ax = dist.plot(y=y, coverage=0.8)
+    drawn = {line.get_label(): line.get_xydata() for line in ax.lines}
+    np.testing.assert_array_equal(drawn["target outside"], [[2, y[2]]])
+    assert len(drawn["target"]) == 6
+    ends = np.array([path.vertices[:, 1] for path in ax.collections[0].get_paths()])
+    np.testing.assert_allclose(ends, np.stack([lower, upper], 1))
+    assert dist.plot(ax) is ax

@@ -75,7 +75,7 @@ def registered() -> None:
 
 
 def small(**changes: Any) -> DeepBasisRegressor:
-    settings = {"members": 4, "epochs": 60, "rank": 8, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu"}
+    settings = {"members": 4, "epochs": 150, "rank": 8, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu"}
     return DeepBasisRegressor(**{**settings, **changes})
 
 
@@ -104,6 +104,21 @@ def test_it_is_fitted_saved_and_loaded_by_its_name(added: str, fraction: Any, tm
     assert loaded.get_params() == model.get_params()
     before, after = (one.predict_quantiles(X, [0.05, 0.5, 0.95]) for one in (model, loaded))
     np.testing.assert_array_equal(before, after)
+
+
+class Biased(GaussianLikelihood):
+    """y ~ N(f + 0.01, s): a distribution of its own, whose mean is not that of f."""
+
+    def predictive(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        return super().predictive(mean + 0.01, var)
+
+
+@pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a short training, not calibrated
+def test_the_mean_is_that_of_the_likelihood() -> None:
+    deepbasis.register("likelihood", "biased", Biased)
+    X, y = table()
+    model = small(likelihood="biased").fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), model.predict_dist(X).mean)
 
 
 def test_a_likelihood_decides_the_distribution_of_an_ensemble() -> None:

@@ -1,5 +1,6 @@
 """Small tables: members that hold out different rows, and what these rows together are for."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import NumericalError
 from deepbasis.fitting.held_out import Fold, join_rows
-from deepbasis.fitting.train import Execution
+from deepbasis.fitting.train import Execution, Runner
 from deepbasis.gp.calibration import calibrate
 from deepbasis.gp.predictive import mixture
 from support.choosing import kernel, network
-from support.recipes import FEW_STEPS, only, recipe
+from support.recipes import DEFAULT, FEW_STEPS, only, recipe
 from support.runs import Watch, as_model, ctrl_c, fit, power_failure, prepared, watched
 from support.splits import Table
 
@@ -92,19 +93,20 @@ def test_neither_most_rows_nor_a_few_are_held_out(sizes: list[int], held_out: se
 # --- who holds out what
 
 
-@pytest.mark.parametrize(("members", "turns"), [(2, [1, 1]), (4, [1, 1, 1, 1]), (6, [2, 2, 1, 1])])
-def test_every_member_has_a_part_of_the_rows_to_hold_out(members: int, turns: list[int]) -> None:
+@pytest.mark.parametrize(("members", "parts"), [(2, 2), (4, 4), (6, 4)])
+def test_every_member_has_a_part_of_the_rows_to_hold_out(members: int, parts: int) -> None:
+    """All are trained together."""
     X, y = easy()
     fitted, watch = watched(small(members=members), X, y)
-    assert [watch.of(part)[0].members for part in range(watch.trainings)] == turns
+    assert (watch.trainings, watch.reports[0].members) == (1, members)
     assert len(fitted.models) == len(fitted.history) == len(fitted.noise) == members
     assert len({round(float(noise), 12) for noise in fitted.noise}) == members
     everything = set(map(tuple, fitted.preprocessor.transform(X).tolist()))
-    folds = folds_of(small(members=members), X, y)[: len(turns)]
+    folds = folds_of(small(members=members), X, y)[:parts]
     held_out = [set(map(tuple, fold.held_out.x.tolist())) for fold in folds]
     for fold, outside in zip(folds, held_out, strict=True):
         assert set(map(tuple, fold.data.x.tolist())) == everything - outside
-    assert sum(map(len, held_out)) == len(set.union(*held_out)) == pytest.approx(len(y) * len(turns) / 4, abs=1)
+    assert sum(map(len, held_out)) == len(set.union(*held_out)) == pytest.approx(len(y) * parts / 4, abs=1)
 
 
 def test_given_rows_to_validate_on_are_those_of_all() -> None:
@@ -124,11 +126,10 @@ def test_all_rows_held_out_calibrate_and_score(members: int) -> None:
     X, y = easy()
     model = small(members=members).fit(X, y)
     folds = folds_of(model, X, y)
-    everyone = list(model.fitted_.models)
     parts = []
     for k, fold in enumerate(folds):
         with torch.no_grad():
-            mine = [everyone.pop(0).predict(fold.held_out.x) for _ in range(k, members, 4)]
+            mine = [one.predict(fold.held_out.x) for one in model.fitted_.models[k::4]]
         parts.append(mixture(mine[: members // 4]))  # as many as every fold has
     held_out = join_rows([fold.held_out for fold in folds])
     predicted = parts[0].followed_by(parts[1:])
@@ -141,9 +142,10 @@ def test_all_rows_held_out_calibrate_and_score(members: int) -> None:
 
 def test_a_kernel_is_scored_on_rows_that_its_posterior_has_not_seen() -> None:
     """Against the dense GP given the other rows; and in the end given all."""
-    X, y = easy(60)
+    X, y = easy(252)
     model = small(method="auto", recipe=FEW_STEPS, learning_rate=1e-9).fit(X, y)
     assert model.method_.startswith("sv-rbf")
+    assert not model.plan_.candidates[1].trained_apart
     gp, scale = model.fitted_.models[0].double(), model.fitted_.target.scale
 
     def dense(known: Table, new: Floats) -> tuple[Floats, Floats]:
@@ -163,6 +165,23 @@ def test_a_kernel_is_scored_on_rows_that_its_posterior_has_not_seen() -> None:
     assert model.validation_["nll"] == pytest.approx(np.concatenate(nll).mean(), rel=1e-5)
     mean, var = dense(Table(X, y), X[:9] + 0.1)
     np.testing.assert_allclose(model.predict(X[:9] + 0.1, return_std=True), (mean, np.sqrt(var)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["dbk-silu", "sv-rbf"])
+def test_no_member_sees_the_rows_that_it_holds_out(method: str) -> None:
+    """What they are makes a difference to the others alone."""
+    X, y = easy()
+    _, plan, data = prepared(small(method="auto", recipe=FEW_STEPS), X, y)
+    folds, runner = data.folds(plan), Runner(plan, data.preprocessor.width)
+    candidate = next(one for one in plan.candidates if one.architecture.method == method)
+    changed = torch.where(torch.from_numpy(data.held_out[1]), 3.0, data.encoded.y)
+    others = replace(data, encoded=replace(data.encoded, y=changed))
+    one, other = (runner.train(candidate, [1, 2, 3, 4], *some.by_turns(folds, 4)) for some in (data, others))
+    same = [
+        all(torch.equal(a, b) for a, b in zip(mine.parameters(), theirs.parameters(), strict=True))
+        for mine, theirs in zip(one.models, other.models, strict=True)
+    ]
+    assert same == [False, method == "sv-rbf", False, False]  # a network's best epoch is chosen by these rows
 
 
 @pytest.mark.parametrize("state", [3, None, "RandomState"])
@@ -186,7 +205,7 @@ def test_a_dnn_has_the_variance_of_rows_that_it_has_not_seen() -> None:
 
 def test_a_fit_of_all_steps_has_several_passes_an_epoch() -> None:
     """As the default does it, but for their number."""
-    few = recipe("a hundred steps", small_steps=100, epochs=1)
+    few = recipe("a hundred steps", small=replace(DEFAULT.small, fewest_steps=100, epochs=1))
     X, y = easy(200)
     model = small(epochs="auto", learning_rate="auto", recipe=few).fit(X, y)
     assert {len(history["validation"]) for history in model.history_} == {10}
@@ -198,7 +217,7 @@ def test_a_fit_of_all_steps_has_several_passes_an_epoch() -> None:
 
 
 def test_a_kernel_that_cannot_predict_is_passed_over() -> None:
-    """Its features are spoilt when its training has ended, after those of the four networks."""
+    """Its features are spoilt when its training has ended, after that of the networks."""
     factor = [1.0]
 
     def spoil() -> None:
@@ -206,8 +225,8 @@ def test_a_kernel_that_cannot_predict_is_passed_over() -> None:
 
     failing = kernel("sv-cannot-predict", lambda: factor[0])
     model = small(method="auto", recipe=only(failing), learning_rate=1e-9)
-    assert fit(model, *easy(), Execution()).architecture.method == failing
-    assert fit(model, *easy(), Execution(progress=Watch(4, 10, spoil))).architecture.method == "dbk-silu"
+    assert fit(model, *easy(300), Execution()).architecture.method == failing
+    assert fit(model, *easy(300), Execution(progress=Watch(1, 10, spoil))).architecture.method == "dbk-silu"
 
 
 def test_a_second_ctrl_c_ends_it_at_once() -> None:
@@ -217,7 +236,7 @@ def test_a_second_ctrl_c_ends_it_at_once() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(small(), *easy(), Execution(progress=Watch(2, 3, abrupt)))
+        fit(small(), *easy(), Execution(progress=Watch(0, 3, abrupt)))
 
 
 def test_a_part_that_fails_is_left_out() -> None:
@@ -229,30 +248,27 @@ def test_a_part_that_fails_is_left_out() -> None:
         small(method=network("all-failing", 1.0)).fit(X, y)
 
 
-@pytest.mark.parametrize("part", [0, 2])
-def test_an_interrupt_leaves_the_parts_so_far(part: int) -> None:
-    watch = Watch(part, 3, ctrl_c)
+def test_an_interrupt_leaves_all_parts_as_they_are() -> None:
+    watch = Watch(0, 3, ctrl_c)
     X, y = easy()
     fitted = fit(small(method="auto", recipe=FEW_STEPS), X, y, Execution(progress=watch))
     assert len([text for text in fitted.warnings if "interrupted" in text]) == 1
-    assert watch.trainings == part + 1
+    assert watch.trainings == 1
     assert fitted.architecture.method == "dbk-silu"
-    assert [len(history["validation"]) for history in fitted.history] == [12] * part + [3]
+    assert [len(history["validation"]) for history in fitted.history] == [3] * 4
     assert np.isfinite(as_model(fitted).predict(X, True)).all()
 
 
-@pytest.mark.parametrize("part", [0, 2])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, part: int) -> None:
-    """Each part has a checkpoint of its own: of those that had ended nothing is done twice."""
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     X, y = easy()
     expected = small().fit(X, y)
     kept = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0.0}
     with pytest.raises(RuntimeError, match="power"):
-        fit(small(), X, y, Execution(**kept, progress=Watch(part, 5, power_failure)))
+        fit(small(), X, y, Execution(**kept, progress=Watch(0, 5, power_failure)))
     watch = Watch()
     resumed = fit(small(), X, y, Execution(**kept, progress=watch))
     np.testing.assert_array_equal(as_model(resumed).predict(X, True), expected.predict(X, True))
     assert resumed.validation == expected.validation_
     assert [report.epoch for report in watch.of(0)] == list(range(5, 13))
-    assert watch.trainings == 4 - part
-    assert {file.name for file in tmp_path.iterdir()} == {"c.1", "c.2", "c.3", "c.4"}
+    assert watch.trainings == 1
+    assert {file.name for file in tmp_path.iterdir()} == {"c"}

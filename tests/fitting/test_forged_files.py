@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from deepbasis import DeepBasisRegressor, storage
-from deepbasis.errors import FileFormatError
+from deepbasis.errors import FileFormatError, NumericalError
 from deepbasis.fitting.fitted import KIND
 from support.model_files import Metadata, forged
 
@@ -57,7 +57,7 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
         f"no {key}": drop(key)
         for key in (
             *("spec", "plan", "chosen", "architecture", "members", "preprocessing", "target", "calibration"),
-            *("validation", "alpha", "beta", "rows"),
+            *("validation", "alpha", "beta", "rows", "target_name", "versions"),
         )
     },
     **{f"members={value!r}": put("members", value=value) for value in (-1, 0, 1, 3, 10**9, 1.5, "2", None, [], True)},
@@ -103,8 +103,12 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
             ("embedding", "fourier"),
             ("embedding", 3),
             ("trend", "linear"),
+            *(("edges", given) for given in ([0.0], "x", 3, [[]])),
+            ("likelihood", "interval"),
         ]
     },
+    **{f"target_name={value!r}": put("target_name", value=value) for value in (1, [], {}, True)},
+    **{f"versions={value!r}": put("versions", value=value) for value in (None, [], "1", {"torch": 2})},
     **{f"target={value!r}": put("target", value=value) for value in (None, {}, [0, 1], {"mean": 0.0}, "x")},
     **{
         f"target {name}={value!r}": put("target", name, value=value)
@@ -119,6 +123,26 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
             ("mean", 10**400),
         ]
     },
+    **{
+        f"warp={value!r}": put("target", "warp", value=value)
+        for value in (
+            *([], "x", 3, {}, {"kind": "x"}, {"kind": "log"}, {"kind": "log", "top": 1e9}, {"kind": "log", "top": "a"}),
+            *(
+                {"kind": "spline", "start": 0.0, "step": 1.0, "values": [0.0, 1.0], "low": None, "high": None, **wrong}
+                for wrong in (
+                    *({"values": 3}, {"values": []}, {"values": [1.0, 0.0]}, {"values": [0.0, "x"]}),
+                    *({"step": -1.0}, {"step": None}, {"low": 0.5}, {"values": [0.0, 1e300]}),
+                )
+            ),
+        )
+    },
+    **{
+        f"steps {wrong!r}": put(
+            "target", "warp", value={"kind": "count", "values": [0, 1, 2], "edges": [0, 1], **wrong}
+        )
+        for wrong in ({"values": 3}, {"values": [0, 1]}, {"edges": [1, 0]}, {"edges": ["x", 1]}, {"edges": [0, 1e9]})
+    },
+    "no warp": drop("target", "warp"),
     **{f"preprocessing={value!r}": put("preprocessing", value=value) for value in (None, [], {}, "x")},
     "no columns": put("preprocessing", "columns", value=[]),
     "a column of no kind": put("preprocessing", "columns", 0, "kind", value="colour"),
@@ -154,6 +178,7 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
             {"scales": [1.0] * 1000, "weights": [0.001] * 1000},
         )
     },
+    **{f"scale={value!r}": put("preprocessing", "columns", 0, "scale", value=value) for value in (0.0, "1", [1.0])},
     **{f"validation={value!r}": put("validation", value=value) for value in (None, 3, ["mae"], {"mae": "x"})},
 }
 
@@ -186,7 +211,6 @@ def changed(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callab
 WRONG_TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], None]] = {
     "a weight gone": without("member/0/"),
     "a member's mean gone": without("member/1/mean"),
-    "a preprocessing array gone": without("preprocessor/center"),
     "a history gone": without("history/1/"),
     "a weight too many": lambda tensors: tensors.update({"member/0/extra": torch.ones(3)}),
     "another shape": changed("member/0/backbone", lambda t: torch.cat([t, t])),
@@ -197,11 +221,13 @@ WRONG_TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], None]] = {
     "another precision": changed("member/0/backbone", lambda t: t.half()),
     "NaN in a weight": changed("member/0/backbone", lambda t: t * math.nan),
     "inf in a weight": changed("member/0/mean", lambda t: t + math.inf),
-    "a scale of 0": changed("preprocessor/scale", torch.zeros_like),
-    "a scale that is NaN": changed("preprocessor/scale", lambda t: t * math.nan),
-    "an array too long": changed("preprocessor/center", lambda t: torch.cat([t, t])),
-    "an array of complex numbers": changed("preprocessor/center", lambda t: t.to(torch.complex64)),
-    "an array in bfloat16": changed("preprocessor/center", lambda t: t.to(torch.bfloat16)),
+    "a tensor of nothing": lambda tensors: tensors.update({"mean": torch.ones(3)}),
+    "a huge weight": changed("member/0/backbone", lambda t: torch.full_like(t, 1e13)),
+    "a huge variance of q(w)": changed("member/1/posterior.log_diagonal", lambda t: t + 2000.0),
+    "a huge noise": changed("member/0/likelihood", lambda t: t + 2000.0),
+    "a history too short": changed("history/0/noise", lambda t: t[:-1]),
+    "a history in float32": changed("history/0/noise", lambda t: t.float()),
+    "a history too many": lambda tensors: tensors.update({"history/0/more": tensors["history/0/noise"].clone()}),
 }
 
 
@@ -212,6 +238,14 @@ def test_tensors_that_make_no_sense_are_refused(path: Path, saved: Path, name: s
     storage.save(path, KIND, tensors, metadata)
     with pytest.raises(FileFormatError):
         DeepBasisRegressor.load(path)
+
+
+def test_predictions_that_overflow_are_an_error(saved: Path) -> None:
+    """Whatever the numbers of a file, none of them by itself too large, are to the rows of a table."""
+    fitted = DeepBasisRegressor.load(saved).fitted_
+    rows = torch.full((2, fitted.preprocessor.width), 1e308, dtype=torch.float64)
+    with pytest.raises(NumericalError, match="not finite"):
+        fitted.predict_encoded([rows])
 
 
 HUGE: dict[str, dict[str, int]] = {
@@ -229,7 +263,7 @@ LOADER = """
 import resource, signal, sys, time
 from pathlib import Path
 from deepbasis import DeepBasisRegressor
-from deepbasis.errors import FileFormatError
+from deepbasis.errors import FileFormatError, NumericalError
 
 def too_long(number, frame):
     raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from deepbasis.errors import NoveltyWarning
 from support.own import METHODS
 from support.regressors import easy, mixed, small
 
@@ -16,7 +17,8 @@ def test_every_method_predicts_a_distribution_no_narrower_than_its_noise(method:
         pytest.skip("a network without a distribution over its weights has no marginal likelihood")
     X, y = easy()
     model = small(method=method, objective=objective).fit(X, y)
-    mean, std = model.predict(100 * X, return_std=True)
+    with pytest.warns(NoveltyWarning):
+        mean, std = model.predict(100 * X, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()
     assert model.calibration_ is not None

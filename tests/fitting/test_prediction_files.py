@@ -214,10 +214,11 @@ def test_a_full_disk_keeps_the_parts_that_are_whole(model, folder, tmp_path, mon
 
     def full(*arguments: Any, **more: Any) -> Any:
         calls.append(1)
-        if len(calls) > 1:
+        if len(calls) > writings:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return original(*arguments, **more)
 
+    writings = 3 if where == "sync" else 1  # the list of parts is written first
     place, name = (os, "fsync") if where == "sync" else (parquet.ParquetWriter, "write_table")
     original = getattr(place, name)
     with monkeypatch.context() as patch:
@@ -252,7 +253,7 @@ def test_pages_that_cannot_be_read_leave_no_half_of_a_part(model, folder, tmp_pa
     (folder / "part-1.parquet").write_bytes(content)
     with pytest.raises(FileFormatError, match=r"part-1.parquet' is damaged"):
         model.predict_dataset(folder, tmp_path / "out")
-    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["part-0.parquet"]
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["_parts.json", "part-0.parquet"]
 
 
 def test_a_bad_cell_is_named_with_its_file_and_row(model, folder, tmp_path):
@@ -289,3 +290,78 @@ def test_the_record_of_a_part_is_read_from_its_footer(model, folder, tmp_path):
     record = parquet.read_schema(path).metadata[b"deepbasis"]
     assert b'"columns": ["mean", "std", "lower_95", "upper_95"]' in record
     assert isinstance(parquet.read_schema(path).field("mean").type, type(pa.float64()))
+
+
+# ---- other people's folders ------------------------------------------------------------------------------------------
+
+
+def test_a_pattern_does_not_lead_out_of_the_output_folder(model, folder, tmp_path):
+    (tmp_path / "secret").mkdir()
+    frame(5).to_parquet(tmp_path / "secret" / "a.parquet", index=False)
+    out = tmp_path / "deep" / "out"
+    for pattern in ("new/*/../../secret/*.parquet", "new/s*/../../secret/a.parquet"):
+        with pytest.raises(InputError, match=r"lies outside the folder that the pattern begins with.*without '\.\.'"):
+            model.predict_dataset(tmp_path / pattern, out)
+    assert not (tmp_path / "deep").exists()
+    (path,) = model.predict_dataset(tmp_path / "new" / ".." / "secret" / "*.parquet", out)  # harmless
+    assert path == out / "a.parquet"
+
+
+@pytest.mark.parametrize("data", ["new", "new/", "new/**/*.parquet", "csv/*"])
+def test_predictions_do_not_become_rows_of_their_own_table(model, folder, tmp_path, data):
+    (tmp_path / "csv").mkdir()
+    frame(5).to_csv(tmp_path / "csv" / "a.csv", index=False)
+    out = tmp_path / ("csv" if data == "csv/*" else "new/out")
+    with pytest.raises(InputError, match=r"cannot write to '.*': predictions in it would be read as rows of '.*' the"):
+        model.predict_dataset(f"{tmp_path}/{data}", out)
+    assert not list(out.rglob("*.parquet"))
+
+
+def test_a_folder_that_a_pattern_does_not_look_into_may_hold_the_output(model, folder, tmp_path):
+    assert len(model.predict_dataset(f"{folder}/*.parquet", folder / "out")) == 3
+    assert len(model.predict_dataset(f"{folder}/*.parquet", folder / "out")) == 3
+
+
+def test_an_input_that_changes_and_keeps_its_size_and_time_is_predicted_again(model, tmp_path):
+    (tmp_path / "new").mkdir()
+    path = tmp_path / "new" / "a.csv"
+    path.write_text("size,colour\n1.5,red\n2.5,blue\n")
+    status = path.stat()
+    (part,) = model.predict_dataset(tmp_path / "new", tmp_path / "out")
+    before = pd.read_parquet(part)["mean"].tolist()
+    path.write_text("size,colour\n9.5,red\n2.5,blue\n")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    model.predict_dataset(tmp_path / "new", tmp_path / "out")
+    after = pd.read_parquet(part)["mean"].tolist()
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+
+
+def test_an_input_that_is_removed_takes_its_part_along(model, folder, tmp_path):
+    out = tmp_path / "out"
+    (tmp_path / "second").mkdir()
+    frame(7).to_parquet(tmp_path / "second" / "other.parquet", index=False)
+    model.predict_dataset(folder, out)
+    model.predict_dataset(tmp_path / "second", out)
+    frame(3).to_parquet(out / "mine.parquet", index=False)
+    (folder / "sub" / "part-3.parquet").unlink()
+    (folder / "part-1.parquet").unlink()
+    model.predict_dataset(folder, out)
+    left = sorted(path.relative_to(out).as_posix() for path in out.rglob("*.parquet"))
+    assert left == ["mine.parquet", "other.parquet", "part-0.parquet", "part-2.parquet"]
+
+
+@pytest.mark.parametrize(
+    "manifest", ["not json", "[1]", '{"TABLE": 1}', '{"TABLE": ["../kept.parquet", "mine.parquet"]}']
+)
+def test_a_strange_list_of_parts_removes_nothing_that_is_not_one(model, folder, tmp_path, manifest):
+    out = tmp_path / "out"
+    (kept,) = model.predict_dataset(folder / "part-0.parquet", tmp_path / "apart")
+    kept.rename(tmp_path / "kept.parquet")
+    out.mkdir()
+    frame(3).to_parquet(out / "mine.parquet", index=False)
+    (out / "_parts.json").write_text(manifest.replace("TABLE", str(folder.resolve())))
+    assert len(model.predict_dataset(folder, out)) == 4
+    assert (tmp_path / "kept.parquet").exists()
+    assert (out / "mine.parquet").exists()

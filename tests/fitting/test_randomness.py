@@ -1,4 +1,4 @@
-"""A seed decides everything, and the global random states stay as they are."""
+"""A seed decides everything: an argument, or else numpy's."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("random_state", [None, 0])
-def test_the_global_random_states_are_left_as_they_were(random_state: int | None) -> None:
+def test_torchs_global_state_is_left_as_it_was_and_numpys_unless_it_is_asked(random_state: int | None) -> None:
     X, y = easy(40)
     before_torch, before_numpy = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
     model = small(random_state=random_state, method="dbk-rbf").fit(X, y)
@@ -20,9 +20,21 @@ def test_the_global_random_states_are_left_as_they_were(random_state: int | None
     model.sample_functions(3, random_state=random_state)(X)
     assert torch.equal(torch.get_rng_state(), before_torch)
     after = np.random.get_state()  # noqa: NPY002
-    assert after[0] == before_numpy[0]
-    np.testing.assert_array_equal(after[1], before_numpy[1])
-    assert after[2:] == before_numpy[2:]
+    same = after[2:] == before_numpy[2:] and np.array_equal(after[1], before_numpy[1])
+    assert same == (random_state == 0)
+
+
+def test_without_a_random_state_numpys_seed_holds(fitted: Fitted) -> None:
+    """As in scikit-learn."""
+
+    def drawn(seed: int) -> tuple[Floats, ...]:
+        np.random.seed(seed)  # noqa: NPY002
+        model = small(random_state=None).fit(fitted.X, fitted.y)
+        return model.predict(fitted.X), model.sample_y(fitted.X), model.sample_functions()(fitted.X)
+
+    for one, again, other in zip(drawn(0), drawn(0), drawn(1), strict=True):
+        np.testing.assert_array_equal(one, again)
+        assert not np.allclose(one, other)
 
 
 def test_a_seed_decides_everything(fitted: Fitted) -> None:

@@ -7,7 +7,8 @@ import pytest
 from sklearn.base import BaseEstimator
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from deepbasis import DeepBasisRegressor, FitWarning
+from deepbasis import DeepBasisClassifier, DeepBasisRegressor, FitWarning
+from support.classifiers import small_classifier
 from support.recipes import FEW_STEPS
 from support.regressors import small
 
@@ -29,14 +30,23 @@ def test_check_of_a_small_regressor(estimator: BaseEstimator, check: Callable[[B
             check(estimator)
 
 
+@parametrize_with_checks([small_classifier(members=1, epochs=3, alpha="auto", beta="auto")])
+def test_check_of_a_small_classifier(estimator: BaseEstimator, check: Callable[[BaseEstimator], None]) -> None:
+    if not any(words in name_of(check) for words in ("classifiers_train", "classifiers_classes", "class_weight_class")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            check(estimator)
+
+
 @pytest.mark.slow
-@parametrize_with_checks([DeepBasisRegressor()])
+@parametrize_with_checks([DeepBasisRegressor(), DeepBasisClassifier()])
 def test_check_of_the_default(estimator: BaseEstimator, check: Callable[[BaseEstimator], None]) -> None:
     """With two members; those that ask for a good fit have 200 steps, those that compare two fits 60, others 20."""
     name = name_of(check)
-    epochs = 200 if "train" in name else 60 if any(word in name for word in COMPARE) else 20
+    good_fit = any(word in name for word in ("train", "classifiers_classes", "class_weight_class"))
+    epochs = 200 if good_fit else 60 if any(word in name for word in COMPARE) else 20
     estimator.set_params(epochs=epochs, members=2, recipe=FEW_STEPS)
     with warnings.catch_warnings():
-        if "train" not in name:  # few steps, and targets that are noise
+        if not good_fit:  # few steps, and targets that are noise
             warnings.simplefilter("ignore", FitWarning)
         check(estimator)

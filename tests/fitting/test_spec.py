@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from deepbasis import DeepBasisRegressor, InputError
 from deepbasis.cli import app
+from deepbasis.cli.options import option_of
 from deepbasis.fitting.spec import RunOptions, Spec, arguments
 
 NAMES = [one.name for one in arguments()]
@@ -46,12 +47,14 @@ def test_the_docstring_has_an_entry_for_each_with_type_and_default():
 def test_the_command_has_an_option_for_each():
     options = {parameter.name: parameter for parameter in get_command(app).commands["fit"].params}  # type: ignore[attr-defined]
     for one in arguments():
+        option = option_of(one)
+        name = option.strip("-").replace("-", "_")
         if one.metadata["panel"]:
-            assert options[one.name].opts == [one.metadata["option"] or f"--{one.name.replace('_', '-')}"]
-            assert options[one.name].default == one.default
-            assert one.metadata["help"].startswith(options[one.name].help)
+            assert options[name].opts == [option]
+            assert options[name].default == one.default
+            assert one.metadata["help"].startswith(options[name].help)
         else:
-            assert one.name not in options
+            assert name not in options
     assert {one.name for one in fields(RunOptions)} <= options.keys()
 
 
@@ -74,10 +77,10 @@ def test_the_arguments_do_not_bring_torch():
     ("name", "value"),
     [
         ("method", "nonsense"), ("method", None), ("recipe", "best"), ("objective", "mle"), ("likelihood", "poisson?"),
-        ("rank", 0), ("rank", 2.5), ("rank", True), ("rank", "auto"), ("width", -1), ("blocks", "two"), ("inner", 0),
+        ("rank", 0), ("rank", 2.5), ("rank", True), ("width", -1), ("blocks", "two"), ("inner", 0),
         ("embedding", "waves"), ("scaling", "max"), ("trend", "half"), ("alpha", -0.1), ("alpha", "much"),
         ("beta", math.nan), ("members", 0), ("epochs", 0), ("epochs", "all"), ("batch_size", 1.5),
-        ("learning_rate", 0.0), ("learning_rate", "fast"), ("weight_decay", -1.0), ("weight_decay", "auto"),
+        ("learning_rate", 0.0), ("learning_rate", "fast"), ("weight_decay", -1.0),
         ("validation_fraction", 0.0), ("validation_fraction", 1.0), ("patience", 0), ("calibrate", "yes"),
         ("calibrate", 1), ("dtype", "float16"), ("device", "tpu"), ("compile", 0), ("random_state", -1),
         ("random_state", 2**32), ("random_state", 1.5), ("random_state", True),

@@ -1,5 +1,6 @@
 """Size, steps and memory of a streamed fit, and its checkpoints."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -82,8 +83,27 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(folder, tmp_path):
     for ours, theirs in zip(resumed.models[0].parameters(), expected.fitted_.models[0].parameters(), strict=True):
         assert torch.equal(ours, theirs)
     np.testing.assert_array_equal(resumed.history[0]["validation"], expected.history_[0]["validation"])
-    with pytest.raises(CheckpointMismatchError, match="training data"):
+    with pytest.raises(CheckpointMismatchError, match="its settings is"):
         fit_streamed(model, f"{folder}/part-[01].parquet", "price", Execution(**kept), drop=DROP)
+
+
+@pytest.mark.parametrize(("column", "old", "new"), [("price", 1, 2), ("age", 30, 31), ("city", "Rome", "Bern")])
+def test_a_run_does_not_go_on_with_another_content(tmp_path, column, old, new):
+    """One cell has changed; the file's name, its size and its number of rows have not."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.integers(20, 60, 300), "price": rng.integers(0, 9, 300)})
+    table["city"] = rng.choice(["Rome", "Bern"], 300)
+    path = tmp_path / "t.csv"
+    table.to_csv(path, index=False)
+    arguments = {"stream": True, "checkpoint": tmp_path / "c"}
+    small(epochs=1).fit_dataset(path, "price", **arguments)
+    before = path.stat()
+    table.loc[table.index[table[column] == old][-1], column] = new
+    table.to_csv(path, index=False)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    with pytest.raises(CheckpointMismatchError, match="training data is stream"):
+        small(epochs=1).fit_dataset(path, "price", **arguments)
 
 
 def test_a_seed_decides_a_streamed_fit_and_its_checkpoint(tmp_path):
@@ -119,7 +139,7 @@ def test_a_run_does_not_go_on_for_another_number_of_steps(folder, tmp_path):
     arguments = {"drop": DROP, "stream": True, "checkpoint": tmp_path / "c"}
     model = small(epochs="auto", batch_size=5)
     model.fit_dataset(folder, "price", max_steps=50, **arguments)
-    with pytest.raises(CheckpointMismatchError, match=r"rows an epoch"):
+    with pytest.raises(CheckpointMismatchError, match=r"its settings is {'average'"):
         model.fit_dataset(folder, "price", max_steps=60, **arguments)
 
 

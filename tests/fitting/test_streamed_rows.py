@@ -1,7 +1,6 @@
 """What a stream trains on: every row once, encoded as in memory, whoever reads it."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -9,7 +8,7 @@ from deepbasis.errors import InputError
 from deepbasis.fitting.budget import Sizes
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.reading import read_columns
-from deepbasis.tables.targets import TargetScaler
+from deepbasis.tables.scaler import TargetScaler
 from support.streams import DROP, Workers, _Worker, encoder_of, epoch_of, frame, plan_of, sorted_rows, survey_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
@@ -115,7 +114,7 @@ def test_weights_are_carried_along_and_zero_is_no_row(folder, whole, held):
 
 def test_a_group_is_on_one_side(folder, whole):
     survey = survey_of(folder, groups="shop", fraction=0.3)
-    held = pd.concat([table.to_pandas() for table in survey.held])
+    held = whole[whole["price"].isin(survey.held.y)]
     outside = set(held["shop"])
     assert 0 < len(outside) < 60
     assert len(held) == whole["shop"].isin(outside).sum()

@@ -1,6 +1,10 @@
-"""A small table takes one thread."""
+"""Torch's threads and Python's."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -19,19 +23,80 @@ def three_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("rows", "threads"), [(100, 1), (2_300, 3)])
-def test_a_small_table_takes_one_thread_and_gives_the_others_back(rows: int, threads: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "changes", "threads"), [(100, {}, 1), (2_300, {}, 1), (2_300, {"inner": 20_000}, 3)], ids=str
+)
+def test_small_products_take_one_thread_and_give_the_others_back(rows: int, changes: Any, threads: int) -> None:
     seen: list[int] = []
-    fit(small(epochs=1), *easy(rows), Execution(progress=lambda report: seen.append(torch.get_num_threads())))
+    told = Execution(progress=lambda report: seen.append(torch.get_num_threads()))
+    fit(small(epochs=1, **changes), *easy(rows), told)
     assert set(seen) == {threads}
     assert torch.get_num_threads() == 3
 
 
 def test_fits_that_overlap_give_the_threads_back_when_the_last_has_ended() -> None:
-    first, second = devices.one_thread(), devices.one_thread()
+    first, second = devices.torch_threads(1), devices.torch_threads(1)
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
     assert torch.get_num_threads() == 1
     second.__exit__(None, None, None)
     assert torch.get_num_threads() == 3
+
+
+FIRST_CALLS = """
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np, torch
+from deepbasis import DeepBasisRegressor
+torch.set_num_threads(1)
+rng = np.random.default_rng(0)
+X, new = rng.normal(size=(400, 6)), rng.normal(size=(7, 6))
+model = DeepBasisRegressor(
+    method="dbk-silu", members=1, epochs=5, rank=64, width=64, blocks=2, random_state=0, device="cpu"
+).fit(X, np.sin(X[:, 0]) + 0.1 * rng.normal(size=400))
+expected = model.predict_interval(new)
+for _ in range(5):
+    with ThreadPoolExecutor(1) as pool:
+        assert np.array_equal(pool.submit(model.predict_interval, new).result(), expected)
+"""
+
+
+@pytest.mark.slow
+def test_the_first_call_of_a_new_thread_computes_with_as_many_threads_as_the_others() -> None:
+    """Its last bits differed: MKL took all cores until torch had told it the number in this thread."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FIRST_CALLS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+FORKED = """
+import numpy as np, torch
+from joblib import Parallel, delayed
+from deepbasis import DeepBasisRegressor
+torch.set_num_threads(2)
+X = np.random.default_rng(0).normal(size=(20_000, 3))
+model = DeepBasisRegressor(
+    method="dbk-silu", members=2, epochs=2, rank=8, width=64, blocks=1, random_state=0, device="cpu"
+).fit(X[:200], X[:200, 0])
+expected = model.predict(X)
+found = Parallel(n_jobs=2, backend="multiprocessing")(delayed(model.predict)(X) for _ in range(2))
+assert all(np.allclose(one, expected, rtol=1e-6, atol=1e-6) for one in found)
+print(torch.get_num_threads())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_predicts_though_its_parent_computed_with_several_threads() -> None:
+    """It hung: OpenMP waits for threads that a fork does not take along."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr

@@ -14,7 +14,7 @@ from deepbasis.errors import FitWarning, NumericalError
 from deepbasis.fitting.held_out import scores_and_doubt
 from deepbasis.fitting.train import Execution
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
-from deepbasis.tables.targets import TargetScaler
+from deepbasis.tables.scaler import TargetScaler
 from support.choosing import kernel
 from support.regressors import easy, small
 from support.runs import Watch, as_model, ctrl_c, fit

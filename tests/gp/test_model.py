@@ -19,7 +19,7 @@ from deepbasis.gp.likelihoods import NOISE_FLOOR, GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
 from support.models import TOLERANCE, D, H, R, close, follows, inputs, methods, small, with_weights
-from support.own import METHODS, OBJECTIVES
+from support.own import METHODS, OBJECTIVES, OUTLOOK
 
 # --- initialisation (Appendix B) ---
 
@@ -244,7 +244,7 @@ def test_methods_of_a_family_differ_only_in_how_they_are_trained_and_read(family
     assert len({METHODS[method].objective for method in family}) == len(family)
 
 
-def test_the_table_of_methods_is_the_papers_and_one_more():
+def test_the_table_of_methods_is_the_papers_one_more_and_those_of_its_outlook():
     """Appendix B, "Baselines": what each is trained with, and which predict with the correction of Eq. 4."""
     assert {name: (row.objective, row.corrected) for name, row in METHODS.items()} == {
         "dbk-silu": ("dppgp", False),
@@ -254,6 +254,7 @@ def test_the_table_of_methods_is_the_papers_and_one_more():
         "pp-dkl": ("ppgp", True),
         "sv-rbf": ("elbo", True),
         "sv-rbf-linear": ("elbo", True),
+        **dict.fromkeys(OUTLOOK, ("dppgp", False)),
         "dnn": ("mse", False),
     }
 
@@ -349,7 +350,7 @@ def test_the_start_is_the_same_in_both_precisions(method):
         ({"noise": -1.0}, "noise"),
         ({"noise": math.nan}, "noise"),
         ({"noise": math.inf}, "noise"),
-        ({"likelihood": "gauss"}, "likelihood must be one of gaussian"),
+        ({"likelihood": "gauss"}, "likelihood must be one of .*gaussian"),
         ({"likelihood": partial(GaussianLikelihood, parameterisation="softplus")}, "parameterisation"),
         ({"seed": 2**64}, "seed"),
         ({"seed": -(2**64)}, "seed"),
@@ -486,7 +487,9 @@ def test_every_parameter_has_a_group():
     deep = small("dbk-silu", embedding="periodic").parameter_groups()
     assert {group for name, group in deep.items() if name.startswith("expansion.")} == {"plain"}
     assert deep.pop("backbone.embedding.c") == "plain"
-    assert {group for name, group in deep.items() if name.startswith("backbone.")} == {"network"}
+    hidden = {f"backbone.blocks.{k}.{part}.weight" for k in range(2) for part in ("widen", "narrow")}
+    assert {name for name, group in deep.items() if group == "hidden"} == hidden
+    assert {deep[name] for name in deep if name.startswith("backbone.") and name not in hidden} == {"network"}
 
 
 def test_a_shallow_kernel_starts_at_rows_and_one_behind_a_network_does_not():

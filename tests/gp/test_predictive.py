@@ -288,6 +288,24 @@ def test_mixture_quantile_inverts_the_cdf_of_far_and_unequal_members(q, members,
     assert_inverts_cdf(GaussianMixture(means[:, None], variances[:, None], weights), q, INVERSION[dtype])
 
 
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), spread=log10, uneven=st.booleans())
+def test_quantiles_of_many_rows_are_those_of_each_row(seed, spread, uneven):
+    """Easy rows and hard ones, whose members are far from each other and of unequal size; many take another way."""
+    g = torch.Generator().manual_seed(seed)
+    means, log_stds = torch.randn(2, 3, 400, generator=g, dtype=torch.float64)
+    hard = torch.rand(400, generator=g) < 0.3
+    means, log_stds = torch.where(hard, 10.0**spread * means, means), torch.where(hard, 4.0 * log_stds, 0.3 * log_stds)
+    weights = torch.tensor([0.2, 0.7, 0.1]).double() if uneven else None
+    many = GaussianMixture(means, (2.0 * log_stds).exp(), weights)
+    for q in (0.3, [0.025, 0.975], [1e-9, 1e-4, 0.5]):
+        some = list(range(0, 400, 40))
+        alone = torch.cat([many[row].quantile(q) for row in some])
+        size = (many.means.abs() + many.variances.sqrt()).amax(0)[some]
+        error = (many.quantile(q)[some] - alone).abs().reshape(len(some), -1).amax(1)
+        assert bool((error <= 1e-12 * size).all())
+
+
 def test_quantiles_rise_with_their_level(predictive):
     quantiles = torch.stack([predictive.quantile(q) for q in LEVELS])
     assert (quantiles.diff(dim=0) > 0).all()

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import sys
 import tarfile
 import threading
@@ -400,3 +401,4 @@ def test_every_set_has_a_source():
         assert files == [f"uci/{name}/{file}" for file in ("data.csv.gz", "data1.csv.gz")[: 1 + (name == "song")]]
         assert all(source.url.endswith(source.file.removeprefix("uci/")) for source in uci.UCI.sources(name))
         assert all(source.sha256 is None or len(source.sha256) == 64 for source in uci.UCI.sources(name))
+        assert all(re.search("/uci_datasets/[0-9a-f]{40}/", source.url) for source in uci.UCI.sources(name)), "a commit"

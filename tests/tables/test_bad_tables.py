@@ -153,15 +153,6 @@ TABLES = {
     "year 9999 as periods": (frame(b=pd.PeriodIndex(["2020", "9999"], freq="Y")), "'b' holds the date 9999", "row 1"),
     "periods beyond": (frame(b=pd.PeriodIndex.from_ordinals([10**6, 50], freq="Y")), "'b' holds the date", "row 0"),
     "months as durations": (np.array([[1], [2]], dtype="m8[M]"), "column 0 holds durations", "convert them to days"),
-    # identifiers
-    "identifiers": (
-        frame(a=range(1200), name=[f"id{k}" for k in range(1200)]),
-        *("column 'name' has 1200 different texts in 1200 rows", "identifier", "drop it", "to_datetime"),
-    ),
-    "identifiers as categories": (
-        frame(name=pd.Categorical(np.arange(3000) % 1600)),
-        *("column 'name' has 1600 different texts in 3000 rows", "looks like an identifier"),
-    ),
 }
 
 
@@ -177,7 +168,7 @@ def test_a_table_that_cannot_be_fitted(case):
     assert said(error.value, words) == []
 
 
-@pytest.mark.parametrize("case", [case for case in TABLES if not case.startswith(("all ", "identifiers"))])
+@pytest.mark.parametrize("case", [case for case in TABLES if not case.startswith("all ")])
 def test_reading_alone_finds_it_too(case):
     """All but what only the training rows can tell."""
     with pytest.raises(InputError) as error:

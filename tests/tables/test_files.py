@@ -9,7 +9,6 @@ import sys
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from pyarrow import parquet
 from deepbasis.errors import DeepBasisError, FileFormatError, InputError
 from deepbasis.registry import FORMATS
 from deepbasis.tables.arrow import FileBlock
-from deepbasis.tables.output import check_output, write_table
+from deepbasis.tables.output import check_output, write_tables
 from deepbasis.tables.places import Place, load
 from deepbasis.tables.predictions import PartFiles, PredictionColumns
 from deepbasis.tables.source import Source
@@ -53,7 +52,7 @@ def csv_table(tmp_path: Path, text: str | bytes, name: str = "table.csv") -> pd.
 @pytest.mark.parametrize("ending", [*FORMATS])
 def test_what_is_written_comes_back(tmp_path, mixed, ending):
     path = tmp_path / f"Table.{ending[1:].upper()}"
-    write_table(mixed, path)
+    write_tables([mixed], path)
     back = read_table(path)
     assert list(back.columns) == list(mixed.columns)
     for column in ("n", "x"):
@@ -126,9 +125,10 @@ def copies(source: Source, ids: list[str]) -> pd.DataFrame:
     """What stands before the predictions of a file."""
 
     def predict(block: FileBlock) -> Any:
-        return SimpleNamespace(mean=np.zeros(len(block)), std=np.ones(len(block)))
+        return [np.zeros(len(block)), np.ones(len(block))]
 
-    return PartFiles(source, ids[:1], predict, PredictionColumns(None), ids, "a model", 4).frame(0)[ids]
+    parts = PartFiles(source, ids[:1], predict, PredictionColumns(None), ids, "a model", 4)
+    return pd.concat(parts.frames(0), ignore_index=True)[ids]
 
 
 KEYS = ["00123", "1001", "", "9007199254740993", "NA", "1.10", "TRUE", "12:30", "a, b", " 7 "]
@@ -137,7 +137,7 @@ KEYS = ["00123", "1001", "", "9007199254740993", "NA", "1.10", "TRUE", "12:30", 
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
 def test_columns_to_be_copied_are_the_text_of_their_cells(tmp_path, ending):
     table = pd.DataFrame({"x": range(len(KEYS)), "key": KEYS, "number": "1.10"})
-    write_table(table, tmp_path / f"t{ending}")
+    write_tables([table], tmp_path / f"t{ending}")
     loaded = Source.open(load(tmp_path / f"t{ending}"))
     copied = copies(loaded, ["number", "key"])
     assert list(copied.columns) == ["number", "key"]
@@ -161,12 +161,12 @@ def test_columns_of_parquet_are_copied_as_what_they_are(tmp_path):
     )
     parquet.write_table(table, tmp_path / "t.parquet")
     copied = copies(Source.open(load(tmp_path / "t.parquet")), table.schema.names)
-    write_table(copied, tmp_path / "copy.parquet")
+    write_tables([copied], tmp_path / "copy.parquet")
     back = parquet.read_table(tmp_path / "copy.parquet")
     assert back.to_pydict() == table.to_pydict()
     assert back.schema.field("order").type == pa.int64()
     assert back.schema.field("part").type == pa.uint8()
-    write_table(copied, tmp_path / "copy.csv")
+    write_tables([copied], tmp_path / "copy.csv")
     assert (tmp_path / "copy.csv").read_text().splitlines()[1:] == [
         "9007199254740993,1,1.10,2020-01-01,12:30:00,True,01,a",
         ",,,,,,,",
@@ -200,7 +200,7 @@ def test_a_type_that_shows_late_holds_for_the_whole_column(tmp_path):
 
 def test_columns_are_chosen_by_name_in_the_order_asked_for(tmp_path, mixed):
     for name in ("t.csv", "t.parquet"):
-        write_table(mixed, tmp_path / name)
+        write_tables([mixed], tmp_path / name)
         assert list(read_table(tmp_path / name, ["x", "n"]).columns) == ["x", "n"]
         assert list(read_table(tmp_path / name, drop=["x", "n"]).columns) == ["text", "flag", "day"]
 
@@ -244,10 +244,10 @@ def test_a_nested_column_does_no_harm_where_it_is_not_read(tmp_path):
 
 
 def test_standard_input_and_output_are_csv():
-    code = "from deepbasis.tables.output import write_table; from deepbasis.tables.places import load; "
+    code = "from deepbasis.tables.output import write_tables; from deepbasis.tables.places import load; "
     code += "from deepbasis.tables.source import Source; import pandas as pd; "
     code += "block, = Source.open(load('-'), ['b', 'a']).all_blocks(['b', 'a']); "
-    code += "write_table(block.table.to_pandas(), '-')"
+    code += "write_tables([block.table.to_pandas()], '-')"
     done = subprocess.run(
         [sys.executable, "-c", code], input="a,b\n1,é\n", capture_output=True, encoding="utf-8", check=False
     )
@@ -292,12 +292,7 @@ REFUSED = {
     "same name twice": ("t.csv", b"a,b,a\n1,2,3\n", ["more than one column named 'a'"]),
     "no name": ("t.csv", b",a\n0,1\n", ["column 1 has no name", "index=False"]),
     "blank name": ("t.csv", b"a, \n0,1\n", ["column 2 has no name"]),
-    "semicolons": ("t.csv", b"a;b\n1;2\n", ["semicolons", "commas"]),
-    "tabs": ("t.csv", b"a\tb\n1\t2\n", ["tabs"]),
-    "Latin-1": ("t.csv", "a,b\n1,é\n".encode("latin-1"), ["not UTF-8", "byte 6 (line 2)", "0xe9", "save it as UTF-8"]),
-    "Latin-1 in the header": ("t.csv", "é,b\n1,2\n".encode("latin-1"), ["byte 0", "UTF-8"]),
     "character cut at the end": ("t.csv", "a\né".encode()[:-1], ["byte 2 (line 2)"]),
-    "UTF-16": ("t.csv", "a,b\n1,2\n".encode("utf-16"), ["UTF-16", "save it as UTF-8"]),
     "UTF-16 without a mark": ("t.csv", "a,b\n1,2\n".encode("utf-16-le"), ["byte 1 is zero"]),
     "spreadsheet": ("t.csv", b"PK\x03\x04\x14\x00\x06\x00" + bytes(range(256)), ["UTF-8"]),
     "gzip without its ending": ("t.csv", GZIPPED, ["gzipped", ".csv.gz"]),
@@ -319,9 +314,9 @@ REFUSED = {
     "struct": ("t.parquet", parquet_bytes({"where": [{"x": 1}]}), ["'where'", "nested", "struct"]),
     "map": ("t.parquet", parquet_bytes({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8()))}), ["'m'", "map"]),
     "bytes": ("t.parquet", parquet_bytes({"raw": [b"\xff"]}), ["'raw'", "bytes"]),
-    "unknown ending": ("t.xlsx", b"a", [".csv, .csv.gz or .parquet"]),
-    "no ending": ("table", b"a", [".csv, .csv.gz or .parquet"]),
-    "another compression": ("t.csv.bz2", b"a", [".csv, .csv.gz or .parquet"]),
+    "unknown ending": ("t.xlsx", b"a", [".csv, .csv.gz, .tsv, .tsv.gz or .parquet"]),
+    "no ending": ("table", b"a", [".csv, .csv.gz, .tsv, .tsv.gz or .parquet"]),
+    "another compression": ("t.csv.bz2", b"a", [".csv, .csv.gz, .tsv, .tsv.gz or .parquet"]),
 }
 
 
@@ -363,7 +358,7 @@ def test_a_file_that_the_system_does_not_give(code, words):
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_a_column_that_is_not_there(tmp_path, mixed, name):
-    write_table(mixed, tmp_path / name)
+    write_tables([mixed], tmp_path / name)
     with pytest.raises(InputError, match=r"no column 'txt'; did you mean 'text'\?"):
         read_table(tmp_path / name, ["n", "txt"])
     with pytest.raises(InputError, match="no column 'price'; it has 'n', 'x', 'text'"):
@@ -387,22 +382,22 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, mixed, monkeypatch, name):
     (tmp_path / name).write_bytes(b"old")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match=rf"cannot write '.*{name}': no space left on device; make room"):
-        write_table(mixed, tmp_path / name)
+        write_tables([mixed], tmp_path / name)
     assert os.listdir(tmp_path) == [name]
     assert (tmp_path / name).read_bytes() == b"old"
 
 
 def test_a_folder_that_does_not_exist(tmp_path, mixed):
     with pytest.raises(InputError, match=r"the folder '.*no' does not exist; create it"):
-        write_table(mixed, tmp_path / "no" / "t.csv")
+        write_tables([mixed], tmp_path / "no" / "t.csv")
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is not a folder"):
-        write_table(mixed, tmp_path / "file" / "t.csv")
+        write_tables([mixed], tmp_path / "file" / "t.csv")
 
 
 def test_an_ending_that_cannot_be_written(tmp_path, mixed):
-    with pytest.raises(InputError, match=r"\.csv, \.csv\.gz or \.parquet"):
-        write_table(mixed, tmp_path / "t.txt")
+    with pytest.raises(InputError, match=r"\.csv, \.csv\.gz, \.tsv, \.tsv\.gz or \.parquet"):
+        write_tables([mixed], tmp_path / "t.txt")
     assert os.listdir(tmp_path) == []
 
 
@@ -427,6 +422,6 @@ def test_a_folder_that_cannot_be_written_to():
 
 
 def test_the_same_table_gives_the_same_gzip_file(tmp_path, mixed):
-    write_table(mixed, tmp_path / "a.csv.gz")
-    write_table(mixed, tmp_path / "b.csv.gz")
+    write_tables([mixed], tmp_path / "a.csv.gz")
+    write_tables([mixed], tmp_path / "b.csv.gz")
     assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()

@@ -23,8 +23,7 @@ register("format", ".jsonl", WholeFileFormat(from_lines, to_lines))
 
 USE = """
 from pathlib import Path
-from types import SimpleNamespace
-from deepbasis.tables.output import check_output, write_table
+from deepbasis.tables.output import check_output, write_tables
 from deepbasis.tables.places import load
 from deepbasis.tables.predictions import PartFiles, PredictionColumns, part_paths
 from deepbasis.tables.roles import Roles
@@ -35,7 +34,7 @@ def frame(n):
 
 Path("new").mkdir()
 for k, n in enumerate((30, 20)):
-    write_table(frame(n), f"new/part-{k}.jsonl")
+    write_tables([frame(n)], f"new/part-{k}.jsonl")
 
 source = Source.open("new")
 assert source.kinds == {"order": "categorical", "size": "numeric", "price": "numeric"}
@@ -47,7 +46,7 @@ assert table.y.tolist() == [*frame(30)["price"], *frame(20)["price"]]
 
 def predict(block):
     size = np.asarray(block.column("size").values)
-    return SimpleNamespace(mean=size, std=size, interval=lambda coverage: (size - 1, size + 1))
+    return [size, size, size - 1, size + 1]
 
 work = PartFiles(source, ["size"], predict, PredictionColumns(), ["order"], "a model", 7)
 paths = part_paths(source, "out")
@@ -64,7 +63,7 @@ for content, words in ((b"", "is empty"), (b"{1", "is damaged"), (b'{"a": [1]}',
 Path("new/more.csv").write_text("order,size,price")
 with pytest.raises(DeepBasisError, match="several kinds"):
     Source.open("new")
-with pytest.raises(DeepBasisError, match=r"\\.csv, \\.csv\\.gz, \\.parquet or \\.jsonl"):
+with pytest.raises(DeepBasisError, match=r"\\.csv, \\.csv\\.gz, \\.tsv, \\.tsv\\.gz, \\.parquet or \\.jsonl"):
     check_output("out.txt", endings=[*__import__("deepbasis.registry").registry.FORMATS])
 with pytest.raises(DeepBasisError, match="already"):
     register("format", ".csv", None)

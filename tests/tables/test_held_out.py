@@ -67,8 +67,8 @@ def test_they_are_spread_evenly_over_the_file():
 
 
 def test_none_at_all():
-    assert not HeldOut.none().of(0, 0, 100).any()
-    assert not HeldOut.none().of_groups(Column("column 'g'", "numeric", np.arange(100.0))).any()
+    assert not HeldOut().of(0, 0, 100).any()
+    assert not HeldOut().of_groups(Column("column 'g'", "numeric", np.arange(100.0))).any()
 
 
 def test_a_group_is_held_out_or_not_wherever_it_stands():

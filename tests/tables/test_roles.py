@@ -49,7 +49,9 @@ def test_a_table_is_taken_apart_by_its_roles(tmp_path):
         np.testing.assert_array_equal(found.groups, table["shop"])
         plain = roles.for_validation().table(source)
         assert (plain.weight, plain.groups) == (None, None)
-    np.testing.assert_array_equal(read_target(tmp_path / "t.csv", "price"), table["price"])
+    y, bounds = read_target(tmp_path / "t.csv", "price")
+    np.testing.assert_array_equal(y, table["price"])
+    assert bounds is None
 
 
 BAD_CELLS = {
@@ -76,10 +78,10 @@ def test_a_bad_cell_is_named_with_its_row_in_any_block(tmp_path, case):
             Roles.of(source, "price", "weight").table(source)
 
 
-def test_numbers_that_are_text_are_no_target(tmp_path):
-    frame().astype({"price": str}).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match=r"must hold numbers, and holds them as text; convert it"):
-        read_target(tmp_path / "t.parquet", "price")
+def test_numbers_that_are_text_are_a_target_too(tmp_path):
+    table = frame()
+    table.astype({"price": str}).to_parquet(tmp_path / "t.parquet")
+    np.testing.assert_array_equal(read_target(tmp_path / "t.parquet", "price")[0], table["price"])
 
 
 def test_roles_that_no_table_can_have(tmp_path):

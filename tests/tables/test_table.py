@@ -1,5 +1,6 @@
 """A table in memory: every column is read once; which rows belong together, and which are held out."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from deepbasis import InputError
 from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.recognition import recognise
 from deepbasis.tables.table import Table, fold_masks, held_out_mask, row_labels
 
 
@@ -51,12 +53,12 @@ def test_a_fit_reads_every_cell_once(names):
     X = frame if names else frame[["a", "b"]].to_numpy()
     weight = np.arange(40.0) % 5
     table = Table.read(X, np.arange(40.0), weight, np.arange(40) // 2).weighted()
+    table = replace(table, columns=recognise(table.names, table.columns).columns)
     whole = Preprocessor.fit(table.names, table.columns, table.weight)
     labels = row_labels(whole.encoded(table.columns), table.groups)
     for mask in [held_out_mask(labels, table.weight, 0.2), *fold_masks(labels, table.weight, 4)]:
-        inside, outside = table.without(mask)
+        inside, outside = table.rows(~mask), table.rows(mask)
         preprocessor = Preprocessor.fit(inside.names, inside.columns, inside.weight, within=table.columns)
-        preprocessor.numbers_as_text(inside.columns)
         for part in (inside, outside, table):
             preprocessor.encoded(part.columns)
     assert reads(frame if names else frame[["a", "b"]]) == {1}
@@ -92,7 +94,7 @@ def test_rows_are_those_of_the_whole_table():
 def test_a_column_of_text_and_numbers_is_text_where_rows_hold_numbers_alone():
     frame = pd.DataFrame({"c": pd.Series([1, 2, 2, "x"], dtype=object)})
     table = Table.read(frame, np.arange(4))
-    inside, outside = table.without(np.array([False, False, False, True]))
+    inside, outside = table.rows(slice(3)), table.rows(slice(3, 4))
     preprocessor = Preprocessor.fit(inside.names, inside.columns, within=table.columns)
     assert preprocessor.feature_names_out == ["c=2", "c=1"]
     assert preprocessor.encoded(outside.columns).tolist() == [[0, 0]]
@@ -283,8 +285,6 @@ def test_where_there_is_one_label_nothing_is_held_out():
     labels = row_labels(Preprocessor.fit(table.names, table.columns).encoded(table.columns))
     for mask in (held_out_mask(labels, None, 0.5), *fold_masks(labels, None, 4)):
         assert not mask.any()
-        inside, outside = table.without(mask)
-        assert inside is outside is table
 
 
 def test_one_group_alone_is_refused():

@@ -12,7 +12,8 @@ from hypothesis.extra import numpy as hnp
 from sklearn.exceptions import DataConversionWarning
 
 from deepbasis import FileFormatError
-from deepbasis.tables.targets import TargetScaler, check_target, check_weight
+from deepbasis.tables.scaler import TargetScaler
+from deepbasis.tables.targets import check_target, check_weight
 
 FLOATS = hnp.arrays(np.float64, st.integers(1, 20), elements=st.floats(-1e150, 1e150))
 

@@ -1,4 +1,4 @@
-"""The command: `deepbasis fit | predict | evaluate | demo | reproduce`.
+"""The command `deepbasis`: fit, predict, evaluate, info, explain, report, demo and reproduce.
 
 A command is a file of this room. It imports torch, pandas and scikit-learn inside its function, so that `--help`
 answers at once. An expected error (a `DeepBasisError`, or a refusal by the system) is one line on stderr and exit
@@ -7,16 +7,19 @@ status 2, before anything is written; any other is one line and status 1, with i
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 import typer
 
 from deepbasis import __version__
 from deepbasis.cli.demo import demo
 from deepbasis.cli.evaluate import evaluate
+from deepbasis.cli.explain import explain
 from deepbasis.cli.failures import Group
 from deepbasis.cli.fit import fit
+from deepbasis.cli.info import info
 from deepbasis.cli.predict import predict
+from deepbasis.cli.report import report
 from deepbasis.cli.reproduce import reproduce
 
 app = typer.Typer(
@@ -50,7 +53,8 @@ def deepbasis(
 
 
 # In the order in which the help shows them.
-for command in (fit, predict, evaluate, demo, reproduce):
+for command in (fit, predict, evaluate, info, explain, report, demo, reproduce):
+    command.__annotations__ = get_type_hints(command, include_extras=True)  # once, not four times
     app.command()(command)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from deepbasis.errors import InputError
-from deepbasis.tables.places import STANDARD, Place, load
+from deepbasis.tables.dialect import Dialect, TablePath
+from deepbasis.tables.places import STANDARD, Place, is_many, load
 
 if TYPE_CHECKING:
     from deepbasis.engine.distributed import Team
@@ -31,9 +32,18 @@ def load_model(path: str) -> Fitted:
     return Fitted.load(path, devices.present("auto"))
 
 
-def table_at(path: str) -> str | Place:
+def table_at(path: str, separator: str = "", decimal: str = "", encoding: str = "") -> str | TablePath | Place:
     """A table by its name; standard input, which can be read only once, is in memory from here on."""
-    return load(path) if path == STANDARD else path
+    dialect = Dialect({"tab": "\t", "\\t": "\t"}.get(separator, separator), decimal, encoding)
+    if path == STANDARD:
+        return load(path, dialect)
+    return path if dialect == Dialect() else TablePath(path, dialect)
+
+
+def one_table(path: str, command: str, argument: str) -> None:
+    """Refuse a folder or a pattern."""
+    if is_many(path):
+        raise InputError(f"{argument} '{path}' is a folder or a pattern, but {command} takes one file: give its name")
 
 
 @contextmanager
@@ -67,6 +77,35 @@ def text_table(title: str, columns: Sequence[str]) -> Any:
     for k, column in enumerate(columns):
         table.add_column(column, justify="right" if k else "left", no_wrap=True)
     return table
+
+
+def score_table(title: str, scores: Mapping[str, float]) -> Any:
+    table = text_table(title, ["", "value"])
+    for name in sorted(scores, key=[*_SCORES, *scores].index):
+        percent = f"{100 * scores[name]:.1f} %"
+        table.add_row(_SCORES.get(name, name), percent if name in _SHARES else f"{scores[name]:.5g}")
+    return table
+
+
+_SHARES = ("coverage_95", "accuracy")
+_SCORES = {
+    "log_loss": "log loss, nats per row",
+    "log_loss_constant": "log loss of the classes' shares",
+    "brier": "Brier score",
+    "ece": "ECE of the likeliest class",
+    "auc": "AUC, mean over classes",
+    "accuracy": "rows in their likeliest class",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "nll": "NLL, nats per row",
+    "nll_constant": "NLL of one Gaussian for all rows",
+    "crps": "CRPS",
+    "coverage_95": "targets in their 95 % intervals",
+    "width_95": "width of the 95 % intervals",
+    "calibration_error": "calibration error",
+    "concordance": "concordance",
+    "integrated_brier_score": "integrated Brier score",
+}
 
 
 def console() -> Any:

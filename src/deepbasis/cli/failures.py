@@ -58,8 +58,8 @@ def _status(work: Callable[[], Any], *, debug: bool) -> int:
         work()
         sys.stdout.flush()
         return 0
-    except KeyboardInterrupt:
-        complain("interrupted")
+    except KeyboardInterrupt as stop:
+        complain(str(stop) or "interrupted")
         return _INTERRUPTED
     except BrokenPipeError:  # `| head`: the reader has seen enough
         _let_go_of_stdout()

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deepbasis.cli.common import print_json, table_at, workers
-from deepbasis.cli.failures import notices
+from deepbasis.cli.failures import complain, notices
 from deepbasis.cli.options import (
     OUTPUT,
     ROLES,
     TABLE,
     Debug,
+    Decimal,
+    Encoding,
     Json,
     Quiet,
+    Separator,
     Target,
     option,
     options_named,
@@ -28,7 +32,7 @@ from deepbasis.errors import InputError
 from deepbasis.fitting.spec import TRAINING
 from deepbasis.registry import FORMATS
 from deepbasis.tables.output import cannot_write, check_output
-from deepbasis.tables.places import STANDARD
+from deepbasis.tables.places import MEANINGS, STANDARD
 
 if TYPE_CHECKING:
     from deepbasis.fitting.fitted import Fitted
@@ -53,12 +57,42 @@ def fit(
     groups: Annotated[
         str | None, option("COLUMN", "Rows of one group are never both trained on and held out.", ROLES)
     ] = None,
-    drop: Annotated[
-        list[str] | None, option("COLUMN", "A column to leave out; may be given several times.", ROLES)
+    lower: Annotated[
+        str | None, option("COLUMN", "Lower bounds of a censored target; an empty cell is no bound.", ROLES)
     ] = None,
+    upper: Annotated[
+        str | None, option("COLUMN", "Upper bounds of it: empty where the target is at least so large.", ROLES)
+    ] = None,
+    drop: Annotated[
+        list[str] | None, option("COLUMN,...", "Columns to leave out; may be given several times.", ROLES)
+    ] = None,
+    drop_missing_target: Annotated[
+        bool,
+        typer.Option("--drop-missing-target", help="Leave out rows without a target.", rich_help_panel=ROLES),
+    ] = False,
+    meant: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="COLUMN=KIND",
+            help=f"What a column is meant as: {', '.join(MEANINGS)}; may be given several times.",
+            rich_help_panel=ROLES,
+        ),
+    ] = None,
+    separator: Separator = "",
+    decimal: Decimal = "",
+    encoding: Encoding = "",
     validation: Annotated[
         str | None, option("FILE", "Table to validate on; by default part of TRAIN is held out.", TRAINING)
     ] = None,
+    keep_interrupted: Annotated[
+        bool,
+        typer.Option(
+            "--keep-interrupted/--discard-interrupted",
+            help="Whether Ctrl-C saves the best model so far; the exit status is 130 either way.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = True,
     explain_plan: Annotated[
         bool,
         typer.Option("--explain-plan", help="Print what would be fitted, and fit nothing.", rich_help_panel=OUTPUT),
@@ -70,7 +104,8 @@ def fit(
 ) -> None:
     """Fit a model to a table and save it.
 
-    Columns may hold numbers, true and false, dates or text, and may have gaps; the target may not.
+    Columns may hold numbers, true and false, dates or text, and may have gaps; the target may not. A target of texts,
+    or of true and false, is a class: its probabilities are predicted.
 
     [bold]deepbasis fit[/bold] train.csv --target price --out model.safetensors --seed 0
 
@@ -82,11 +117,12 @@ def fit(
 
     if train == validation == STANDARD:
         raise InputError("TRAIN and --validation cannot both be standard input: give one of them as a file")
-    check_distinct(target, weight, groups, drop or [], named=lambda role: f"--{role}")
+    check_distinct(target, weight, groups, drop or [], lambda role: f"--{role}", lower, upper)
     if not explain_plan:
         _check_model_path(out, [train, validation])
     start = time.perf_counter()
     arguments, options = read_fit_options(given)
+    arguments["columns"] = _meanings(meant or [])
     with options_named():
         _check_options(options, train, out)
     with workers(arguments["device"]) as team:
@@ -94,32 +130,70 @@ def fit(
             raise InputError("standard input cannot be read by several workers: give it as a file")
         with notices(quiet or not team.first) as warned, options_named():
             from deepbasis.fitting.files import prepare_files
-            from deepbasis.fitting.spec import Spec
+            from deepbasis.fitting.kinds import AUTO, CLASSES
+            from deepbasis.fitting.run import INTERRUPTED_FIT
+            from deepbasis.fitting.spec import GAUSSIAN, Spec
 
             spec = Spec(**arguments, verbose=not quiet)  # before the table is read
+            number = spec.likelihood != GAUSSIAN or spec.target != AUTO
+            notes: list[str] = []
+
+            def say(note: str) -> None:
+                notes.append(_as_options(note))
+                if team.first and not quiet:
+                    complain(notes[-1], "note")
+
+            read = partial(table_at, separator=separator, decimal=decimal, encoding=encoding)
             plan, run = prepare_files(
                 spec,
-                table_at(train),
+                read(train),
                 target,
                 weight=weight,
                 groups=groups,
+                lower=lower,
+                upper=upper,
                 drop=drop or [],
-                validation=None if validation is None else table_at(validation),
+                drop_missing_target=drop_missing_target,
+                validation=None if validation is None else read(validation),
                 options=options,
                 team=team,
+                classes=True if spec.target == CLASSES else False if number else None,
+                say=say,
             )
+            if plan.target == CLASSES and not quiet and team.first:
+                typer.echo(f"target '{target}' has {plan.target_because}", err=True)
             if explain_plan:
                 if team.first:
                     print_json(plan.to_json()) if as_json else typer.echo(str(plan))
                 return
             fitted = run()
-            if fitted.interrupted:
-                raise KeyboardInterrupt  # a command that was told to stop does not save its partial result
-            warned += fitted.warnings
+            if fitted.interrupted and not keep_interrupted:
+                raise KeyboardInterrupt
+            warned += [text for text in fitted.warnings if text != INTERRUPTED_FIT]
         # The progress bar was for this terminal and is not part of the model.
         team.from_first(lambda: _save(replace(fitted, spec=replace(spec, verbose=False)), str(out)))
+    if fitted.interrupted:
+        raise KeyboardInterrupt(f"interrupted: the best model so far is in {out}")
     if not quiet and team.first:
-        _print_fit(fitted, str(out), time.perf_counter() - start, list(warned), as_json)
+        _print_fit(fitted, str(out), time.perf_counter() - start, list(warned), notes, as_json)
+
+
+def _meanings(meant: list[str]) -> dict[str, str] | None:
+    """Of --as price=number."""
+    found = {}
+    for text in meant:
+        column, _, meaning = text.rpartition("=")
+        if not column or meaning not in MEANINGS:
+            raise InputError(
+                f"--as must be a column and one of {', '.join(MEANINGS)}, such as price=number, got '{text}'"
+            )
+        found[column] = meaning
+    return found or None
+
+
+def _as_options(note: str) -> str:
+    """columns={'price': 'category'} is --as price=category here."""
+    return re.sub(r"columns=\{(?:'(.*?)'|\"(.*?)\"): '(\w+)'\}", lambda m: f"--as '{m[1] or m[2]}={m[3]}'", note)
 
 
 def _check_model_path(out: str | None, inputs: list[str | None]) -> None:
@@ -152,7 +226,7 @@ def _save(fitted: Fitted, out: str) -> None:
         raise cannot_write(out, error) from None
 
 
-def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], as_json: bool) -> None:
+def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], notes: list[str], as_json: bool) -> None:
     architecture, scores = fitted.architecture, fitted.validation
     members, columns = len(fitted.models), len(fitted.preprocessor.encodings)
     if as_json:
@@ -169,6 +243,8 @@ def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], as_j
                 "alpha": fitted.alpha,
                 "beta": fitted.beta,
                 "validation": scores,
+                "diagnosis": None if fitted.diagnosis is None else asdict(fitted.diagnosis),
+                "notes": notes,
                 "warnings": warned,
             }
         )
@@ -176,7 +252,15 @@ def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], as_j
     wide = "1 column" if columns == 1 else f"{columns:,} columns"
     models = "1 model" if members == 1 else f"{members} models"
     typer.echo(f"{out}: {models} ({architecture.method}) fitted to {fitted.rows:,} rows of {wide} in {seconds:.1f} s")
+    if fitted.target.classes:
+        typer.echo(
+            f"validation: log loss {scores['log_loss']:.4g}, Brier {scores['brier']:.4g}, ECE {scores['ece']:.4g}, "
+            f"{100 * scores['accuracy']:.1f} % of the rows in their likeliest class"
+        )
+        return
     typer.echo(
         f"validation: NLL {scores['nll']:.4g}, CRPS {scores['crps']:.4g}, MAE {scores['mae']:.4g}, "
         f"{100 * scores['coverage_95']:.1f} % of the targets in their 95 % intervals"
     )
+    if fitted.diagnosis is not None:
+        typer.echo(str(fitted.diagnosis))

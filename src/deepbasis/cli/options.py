@@ -17,8 +17,8 @@ import typer
 from deepbasis.errors import InputError
 from deepbasis.fitting.spec import RunOptions, arguments
 
-TABLE = "CSV (.csv, .csv.gz) or Parquet (.parquet); '-' reads CSV from standard input."
-ROLES, SCALE, OUTPUT = "Columns", "Large tables", "Output"
+TABLE = "CSV (.csv, .tsv, .csv.gz) or Parquet (.parquet); '-' reads CSV from standard input."
+ROLES, TEXT, SCALE, OUTPUT = "Columns", "Files of text", "Large tables", "Output"
 """Panels of the help, beside those of the fit's arguments."""
 
 
@@ -47,16 +47,47 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Target = Annotated[
     str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.", rich_help_panel=ROLES)
 ]
+KnownTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="COLUMN",
+        help="Where the targets are; by default the column of the fit.",
+        rich_help_panel=ROLES,
+    ),
+]
+Separator = Annotated[
+    str,
+    option("CHARACTER", "Between the fields of a CSV: , ; | or tab; by default found out.", TEXT, show_default=False),
+]
+Decimal = Annotated[str, option(".|,", "Decimal separator of a CSV; by default found out.", TEXT, show_default=False)]
+Encoding = Annotated[
+    str, option("NAME", "Encoding of a CSV, such as cp1252; by default found out.", TEXT, show_default=False)
+]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model that 'deepbasis fit' wrote.", show_default=False)]
 
 
 # ---- the options of a fit --------------------------------------------------------------------------------------------
 
+
+def option_of(one: Field[Any]) -> str:
+    """The argument `target` has --target-transform, since --target is a column."""
+    return str(one.metadata["option"]) or f"--{one.name.replace('_', '-')}"
+
+
 _OPTIONS = {
-    **{one.name: one.metadata["option"] or f"--{one.name.replace('_', '-')}" for one in arguments()},
+    **{one.name: option_of(one) for one in arguments()},
     **{one.name: f"--{one.name.replace('_', '-')}" for one in fields(RunOptions)},
-    **{name: f"--{name}" for name in ("target", "weight", "groups", "drop")},
+    **{
+        name: f"--{name.replace('_', '-')}"
+        for name in (
+            *("target", "weight", "groups", "lower", "upper", "drop", "drop_missing_target"),
+            *("separator", "decimal", "encoding"),
+        )
+    },
     "sample_weight": "--weight",
+    "columns": "--as",
 }
 
 
@@ -74,14 +105,19 @@ def read_fit_options(given: dict[str, Any]) -> tuple[dict[str, Any], RunOptions]
     """Arguments of a fit from what typer has read, which is text if "auto" may stand for a number."""
     read = {}
     for one in arguments():
-        if one.name in given:
-            value = given[one.name]
-            read[one.name] = one.metadata["kind"].parse(_OPTIONS[one.name], value) if isinstance(value, str) else value
+        name = option_of(one)
+        if _parameter_name(name) in given:
+            value = given[_parameter_name(name)]
+            read[one.name] = one.metadata["kind"].parse(name, value) if isinstance(value, str) else value
     return read, RunOptions(**{one.name: given[one.name] for one in fields(RunOptions)})
 
 
+def _parameter_name(option: str) -> str:
+    return option.strip("-").replace("-", "_")
+
+
 def _parameter(one: Field[Any]) -> inspect.Parameter:
-    kind, name = one.metadata["kind"], _OPTIONS[one.name]
+    kind, name = one.metadata["kind"], option_of(one)
     help = re.split(r"(?<=\.) ", one.metadata["help"], maxsplit=1)[0]
     plain = type(one.default) if isinstance(one.default, int | float) else int if one.name == "random_state" else str
     words = kind.metavar().split("|")
@@ -91,7 +127,7 @@ def _parameter(one: Field[Any]) -> inspect.Parameter:
         info = typer.Option(name, metavar=kind.metavar(), help=help, rich_help_panel=one.metadata["panel"])
     hint = plain | None if one.default is None else plain
     return inspect.Parameter(
-        one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=Annotated[hint, info]
+        _parameter_name(name), inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=Annotated[hint, info]
     )
 
 

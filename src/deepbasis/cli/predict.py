@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from deepbasis.cli.common import load_model, table_at, workers
 from deepbasis.cli.failures import notices
-from deepbasis.cli.options import OUTPUT, SCALE, TABLE, Debug, Model, option, options_named
+from deepbasis.cli.options import (
+    OUTPUT,
+    SCALE,
+    TABLE,
+    Debug,
+    Decimal,
+    Encoding,
+    Model,
+    Separator,
+    option,
+    options_named,
+)
 from deepbasis.errors import InputError
 from deepbasis.registry import FORMATS
 from deepbasis.tables.output import check_out_folder, check_output
@@ -29,7 +41,7 @@ def predict(
         str,
         option(
             "FILE",
-            "Where to write: .csv, .csv.gz or .parquet; '-' is CSV on standard output. For a folder, a folder.",
+            "Where to write: .csv, .tsv, .csv.gz or .parquet; '-' is CSV on standard output. For a folder, a folder.",
             OUTPUT,
         ),
     ] = STANDARD,
@@ -49,10 +61,39 @@ def predict(
     quantiles: Annotated[
         str | None, option("Q,Q,...", "Quantiles instead of the interval, such as 0.1,0.5,0.9.", OUTPUT)
     ] = None,
+    guarantee: Annotated[
+        bool,
+        typer.Option(
+            "--guarantee",
+            help="An interval that holds the share it promises; needs fit --calibrate conformal.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    novelty: Annotated[
+        bool,
+        typer.Option(
+            "--novelty",
+            help="Add the column novelty: low p-values mark rows unlike those of the fit.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    safe_csv: Annotated[
+        bool,
+        typer.Option(
+            "--safe-csv",
+            help="Put an apostrophe before text copied to a CSV that a spreadsheet may take for a formula.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    separator: Separator = "",
+    decimal: Decimal = "",
+    encoding: Encoding = "",
     memory: Annotated[str | None, option("SIZE", "Memory limit of the whole command, such as 2GiB.", SCALE)] = None,
     debug: Debug = False,
 ) -> None:
     """Predict the rows of a table: the columns mean, std, lower_95 and upper_95, after those named by --id.
+
+    A model of classes gives a column p_CLASS for each, its probability.
 
     Columns are found by name; those that the model does not know, such as the target, are ignored. A folder is
     read and written piece by piece, a Parquet file for each of its files; a run that was stopped continues where it
@@ -65,15 +106,20 @@ def predict(
     [bold]deepbasis predict[/bold] model.safetensors years/ --out predictions/ --memory 2GiB
     """
     from deepbasis.fitting.budget import parse_memory
-    from deepbasis.tables.predictions import PredictionColumns
+    from deepbasis.tables.predictions import ClassColumns, PredictionColumns
 
     levels = () if quantiles is None else _levels(quantiles)
     interval = _coverage(coverage) if coverage is not None else None if levels else 0.95
-    columns, copied = PredictionColumns(interval, levels), ids or []
+    if guarantee and interval is None:
+        raise InputError("--guarantee is for the interval, and --quantiles takes its place: give --coverage too")
+    columns: PredictionColumns | ClassColumns = PredictionColumns(interval, levels, novelty, guarantee)
+    copied = ids or []
     _check_ids(copied, columns.names)
     with options_named():
         parse_memory(memory)
     many = is_many(new)
+    if safe_csv and (many or out.lower().endswith(".parquet")):
+        raise InputError("--safe-csv is for predictions that are written as CSV: leave it out")
     if many and out == STANDARD:
         raise InputError(
             f"--out must be a folder if NEW is one ('{new}'): each of its files gives a file of predictions"
@@ -84,12 +130,17 @@ def predict(
         check_output(out, endings=tuple(FORMATS), inputs=[model, new])
     with workers() as team, notices(quiet=not team.first), options_named():
         fitted = load_model(model)
-        from deepbasis.fitting.files import predict_file, predict_files
+        from deepbasis.fitting.files import class_columns, predict_file, predict_files
 
+        if fitted.target.classes:
+            if coverage is not None or levels or guarantee:
+                raise InputError("--coverage, --quantiles and --guarantee are for numbers: this model predicts classes")
+            columns = class_columns(fitted, novelty)
+        read = partial(table_at, new, separator, decimal, encoding)
         if many:
-            predict_files(fitted, new, out, columns, ids=copied, memory=memory, team=team, visible=True)
+            predict_files(fitted, read(), out, columns, ids=copied, memory=memory, team=team, visible=True)
         elif team.first:
-            predict_file(fitted, table_at(new), out, columns, ids=copied, memory=memory)
+            predict_file(fitted, read(), out, columns, ids=copied, memory=memory, safe_csv=safe_csv)
 
 
 def _coverage(value: float) -> float:

@@ -1,20 +1,22 @@
 """Where batches come from: rows resident on the device; `streams.py` has a stream of them.
 
-The engine sees one interface. `start_epoch` and `advance` run on the host; `take` is device work only, without a
-synchronisation, so that a whole training step can be one CUDA graph.
+Both have one interface. `start_epoch`, and `advance`, which makes the next batch ready, run on the host; `take` is
+device work only, without a synchronisation, so that a whole training step can be one CUDA graph. So is `reorder`, at
+the start of an epoch; `recorded` is a CUDA graph that the engine may put in its place. `chunks` gives all rows once, in
+a fixed order, for exact inference. If `shared`, every member sees the same batches.
 
 With several workers each has a part of a batch of `batch_size` rows; together they give what one worker would.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from deepbasis import storage
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.errors import InputError, check_positive_int, check_same_length, check_tensor
 from deepbasis.hashing import GOLDEN, splitmix64
@@ -25,48 +27,26 @@ class Batch(NamedTuple):
     """[E, b, d], or [b, d] where every member sees the same rows."""
     y: Tensor
     weight: Tensor | None
-    """None, or a weight per row: 0 fills up the last, smaller batch of an epoch."""
+    """None, or a weight per row, perhaps another for each member: 0 fills up the last, smaller batch of an epoch."""
     whole_weight: Tensor | None = None
     """For a batch of several workers: the sum of the weights of all its rows over the number of workers. [E] or []."""
 
 
 def filled(x: Tensor, y: Tensor, weight: Tensor | None, missing: int) -> tuple[Tensor, Tensor, Tensor]:
-    """x [n, d], y [n] and a weight per row [n], with so many rows of weight 0 more."""
-    weight = torch.ones_like(y) if weight is None else weight
+    """x [n, d], y [n, ...] and weights [n] or [E, n], with so many rows of weight 0 more."""
+    weight = y.new_ones(len(y)) if weight is None else weight
+    nothing = weight.new_zeros(*weight.shape[:-1], missing)
     x = torch.cat([x, x[:1].expand(missing, -1)])
-    return x, torch.cat([y, y[:1].expand(missing)]), torch.cat([weight, weight.new_zeros(missing)])
-
-
-class Batches(Protocol):
-    """What the engine needs from a source."""
-
-    rows: int
-    steps: int
-    """Batches per epoch; an estimate if the data are streamed."""
-    shared: bool
-    """Whether every member sees the same batches."""
-
-    recorded: Callable[[], None] | None
-    """A CUDA graph that the engine may put in place of `reorder`."""
-
-    def reorder(self) -> None:
-        """Device work at the start of an epoch."""
-        ...
-
-    def start_epoch(self, epoch: int) -> None: ...
-    def advance(self) -> bool:
-        """Make the next batch ready; False at the end of the epoch."""
-        ...
-
-    def take(self) -> Batch: ...
-    def chunks(self, rows: int) -> Iterator[Batch]:
-        """All rows once, in a fixed order, for exact inference."""
-        ...
+    return x, torch.cat([y, y[:1].expand(missing, *y.shape[1:])]), torch.cat([weight, nothing], -1)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A data set in memory: x [n, d], y [n] and perhaps a weight per row [n]. Every worker has all of it."""
+    """A data set in memory: x [n, d], y [n] and perhaps a weight per row [n]. Every worker has all of it.
+
+    A likelihood may take more of a target than a number: y is then [n, k], and the number comes first.
+    With weights [E, n] each member has its own: rows of weight 0 do not exist for it, as those that it holds out.
+    """
 
     x: Tensor
     y: Tensor
@@ -74,29 +54,39 @@ class Rows:
 
     def __post_init__(self) -> None:
         check_tensor("x", self.x, 2)
-        check_tensor("y", self.y, 1)
+        several = isinstance(self.y, Tensor) and self.y.dim() == 2 and self.y.shape[1] > 1
+        check_tensor("y", self.y, 2 if several else 1)
         check_same_length("x", self.x, "y", self.y)
         if self.weight is not None:
-            check_tensor("weight", self.weight, 1)
-            check_same_length("x", self.x, "weight", self.weight)
-            if bool((self.weight < 0).any()) or not bool((self.weight > 0).any()):
+            check_tensor("weight", self.weight, 2 if isinstance(self.weight, Tensor) and self.weight.dim() == 2 else 1)
+            check_same_length("x", self.x, "weight", self.weight.mT if self.of_members else self.weight)
+            if bool((self.weight < 0).any()) or not bool((self.weight > 0).any(-1).all()):
                 raise InputError("weight must not be negative, and not zero everywhere")
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def number(self) -> Tensor:
+        """The target as one number a row."""
+        return self.y if self.y.dim() == 1 else self.y[:, 0]
+
+    @property
+    def of_members(self) -> bool:
+        """Whether each member has its own weights."""
+        return self.weight is not None and self.weight.dim() == 2
+
+    def seen_by(self, members: list[int]) -> "Rows":
+        """For some of the members."""
+        return replace(self, weight=self.weight[members]) if self.weight is not None and self.of_members else self
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
         weight = None if self.weight is None else self.weight.to(device, dtype)
         return Rows(self.x.to(device, dtype), self.y.to(device, dtype), weight)
 
     def fingerprint(self) -> str:
-        """Distinguishes data sets: SHA-256 of shapes, dtypes and values."""
-        digest = hashlib.sha256()
-        for tensor in (self.x, self.y, self.weight):
-            if tensor is not None:
-                digest.update(f"{list(tensor.shape)}{tensor.dtype}".encode())
-                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        """Distinguishes data sets, by shapes, dtypes and values."""
+        return storage.digest({name: values for name, values in vars(self).items() if values is not None}, {})
 
     def part(self, team: Team) -> Batch:
         """A worker's share of the rows. All shares have the same size, filled up with rows of weight 0."""
@@ -105,14 +95,17 @@ class Rows:
         rows = team.share(len(self))
         x, y, weight = filled(self.x, self.y, self.weight, rows * team.size - len(self))
         mine = slice(rows * team.rank, rows * (team.rank + 1))
-        return Batch(x[mine], y[mine], weight[mine], weight[: len(self)].sum() / team.size)
+        return Batch(x[mine], y[mine], weight[..., mine], weight.sum(-1) / team.size)
 
     def present(self) -> "Rows":
         """Without rows of weight 0: a batch of only those has no mean."""
-        if self.weight is None or bool((self.weight > 0).all()):
+        if self.weight is None:
             return self
-        keep = self.weight > 0
-        return Rows(self.x[keep], self.y[keep], self.weight[keep])
+        seen = (self.weight > 0).any(0) if self.of_members else self.weight > 0
+        return self if bool(seen.all()) else self.where(seen)
+
+    def where(self, keep: Tensor) -> "Rows":
+        return Rows(self.x[keep], self.y[keep], None if self.weight is None else self.weight[..., keep])
 
 
 class Resident:
@@ -122,6 +115,8 @@ class Resident:
     after a resume. If one batch holds all rows there is no order, and the members share it. With several workers each
     computes the same order and takes its share of every batch.
 
+    With weights of their own, members go through the rows that they have; one that has fewer than another begins again.
+
     With `bootstrap` a member goes through its own sample of the same size, drawn with replacement from its seed, the
     same in every epoch. Then nothing is shared.
     """
@@ -130,10 +125,17 @@ class Resident:
         self, data: Rows, seeds: list[int], batch_size: int, team: Team = ALONE, *, bootstrap: bool = False
     ) -> None:
         self.data, self.team, self._bootstrap = data, team, bootstrap
-        self.rows = n = len(data)
+        self._counts: Tensor | None = None  # of the rows that each member has
+        if data.weight is not None and data.of_members:
+            self._counts = (data.weight > 0).sum(1)
+            if bootstrap:
+                raise InputError("bootstrap draws from rows that all members have: leave out their own weights")
+        self.rows = n = len(data) if self._counts is None else int(self._counts.max())
         self.batch_size = b = min(check_positive_int("batch_size", batch_size), n)
         self.steps = -(-n // b)
-        self.shared = self.steps == 1 and not bootstrap
+        one_batch = self.steps == 1 and not bootstrap
+        self.shared = one_batch and self._counts is None
+        self._always_the_same = one_batch and (self.shared or team.alone)
         self._share = team.share(b)
         device = data.x.device
         self._seeds = torch.tensor(seeds, dtype=torch.int64, device=device)
@@ -154,13 +156,13 @@ class Resident:
 
     def start_epoch(self, epoch: int) -> None:
         self._given = 0
-        if not self.shared:
+        if not self._always_the_same:
             self._epoch.fill_(epoch)
             (self.recorded or self.reorder)()
 
     def reorder(self) -> None:
         self._step.zero_()
-        order = shuffled(self._seeds, self._epoch, self.rows)  # [E, n]
+        order = self._own(shuffled(self._seeds, self._epoch, len(self.data)))  # [E, n]
         if self._bootstrap:
             order = resampled(self._seeds, order, self.rows)
         # The last batch is filled up with a row of its own, of weight 0: its largest ||phi||^2 stays what it was.
@@ -174,40 +176,64 @@ class Resident:
 
     def _weigh(self, order: Tensor) -> None:
         """Each worker has all rows, so it knows the weight of a batch without asking the others."""
-        weight = torch.ones_like(self.data.y) if self.data.weight is None else self.data.weight
-        weight = torch.cat([self._pick(weight, order), weight.new_zeros(len(order), self._padding)], 1)
+        weight = self._weights(order)
+        weight = torch.cat([weight, weight.new_zeros(len(order), self._padding)], 1)
         total = weight.view(len(order), self.steps, self.batch_size).sum(-1)
         self._whole_weight.copy_(total.T / self.team.size)
+
+    def _own(self, order: Tensor) -> Tensor:
+        """Of rows in some order [E, N], those that each member has [E, n]."""
+        if self._counts is None:
+            return order
+        away = (self._weights(order) == 0).byte()
+        places = torch.arange(self.rows, device=order.device) % self._counts[:, None]
+        return order.gather(1, away.argsort(dim=1, stable=True)).gather(1, places)
+
+    def _weights(self, index: Tensor) -> Tensor:
+        weight = self.data.weight
+        if weight is None:
+            return self.data.y.new_ones(()).expand(index.shape)
+        return weight.gather(1, index) if self.data.of_members else self._pick(weight, index)
 
     def _mine(self, batches: Tensor) -> Tensor:
         return batches.narrow(-1, self._share * self.team.rank, self._share)
 
     def advance(self) -> bool:
+        """False at the end of the epoch."""
         self._given += 1
         return self._given <= self.steps
 
     def take(self) -> Batch:
-        if self.shared:
+        if self._always_the_same:
             return self._part
         index = self._order.index_select(0, self._step)[0]  # [E, b]; plain indexing would synchronise
         weight = None if self._mask is None else self._mask.index_select(0, self._step).expand(index.shape)
         if self.data.weight is not None:
-            own = self._pick(self.data.weight, index)
+            own = self._weights(index)
             weight = own if weight is None else own * weight
         whole_weight = None if self.team.alone else self._whole_weight.index_select(0, self._step)[0]
         self._step.add_(1)
         return Batch(self._pick(self.data.x, index), self._pick(self.data.y, index), weight, whole_weight)
 
     @cached_property
-    def _part(self) -> Batch:
-        """One batch of all rows, or this worker's part of it."""
+    def _all(self) -> Batch:
         return self.data.part(self.team)
 
+    @cached_property
+    def _part(self) -> Batch:
+        """One batch of all rows, or this worker's part of it; of each member's own rows, filled up with weight 0."""
+        if self._counts is None:
+            return self._all
+        index = torch.arange(len(self.data), device=self.data.x.device).expand(len(self._counts), -1)
+        index = self._own(index)
+        once = torch.arange(self.rows, device=index.device) < self._counts[:, None]
+        return Batch(self._pick(self.data.x, index), self._pick(self.data.y, index), self._weights(index) * once)
+
     def chunks(self, rows: int) -> Iterator[Batch]:
-        x, y, weight, _ = self._part
+        x, y, weight, _ = self._all
         for start in range(0, len(y), rows):
             part = slice(start, start + rows)
-            yield Batch(x[part], y[part], None if weight is None else weight[part])
+            yield Batch(x[part], y[part], None if weight is None else weight[..., part])
 
     @staticmethod
     def _pick(values: Tensor, index: Tensor) -> Tensor:

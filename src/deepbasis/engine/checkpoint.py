@@ -3,7 +3,7 @@
 import glob
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,16 @@ from torch import Tensor
 
 from deepbasis import storage
 from deepbasis.engine.members import Build, Member
-from deepbasis.errors import CheckpointMismatchError, NumericalError
+from deepbasis.errors import CheckpointMismatchError, FileFormatError, NumericalError
 from deepbasis.gp.model import DeepBasisGP
 
 KIND = "checkpoint"
 
 ACTIVE, FINISHED, STOPPED, FAILED, INTERRUPTED = "active", "finished", "stopped", "failed", "interrupted"
 """The possible states of a member."""
+
+Check = Callable[["WaveState", bool], None]
+"""Raises a ValueError for a state that the run cannot have written; with True for members that have ended."""
 
 HISTORY = ("train_loss", "validation", "noise")
 """The columns of a history, one row per epoch."""
@@ -85,19 +88,26 @@ class RunState:
         storage.save(path, KIND, tensors, metadata)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], identity: Mapping[str, Any]) -> "RunState | None":
+    def load(cls, path: str | os.PathLike[str], identity: Mapping[str, Any], check: Check) -> "RunState | None":
         """The run saved at `path`, or None if there is no file. A file of another run is refused, never overwritten.
 
-        What workers wrote beside it, each for its own members, is merged into it.
+        What workers wrote beside it, each for its own members, is merged into it. The members of a worker that had not
+        written anything yet are at their start.
         """
         parts = _worker_files(path)
-        states = [cls._read(file, identity) for file in [path, *parts] if Path(file).exists()]
+        states = [cls._read(file, identity, check) for file in [path, *parts] if Path(file).exists()]
         if not states:
             return None
-        if not parts:
-            return states[0]
         state = cls.joined(states)
-        state.save_joined(path)
+        missing = set(range(len(identity["members"]))) - {
+            k for wave in state.pending + state.ended for k in wave.indices
+        }
+        if missing and not parts:
+            raise _impossible(path, f"no members {sorted(missing)}")
+        if missing:
+            state.pending.append(WaveState.fresh(sorted(missing)))
+        if parts:
+            state.save_joined(path)
         return state
 
     def save_joined(self, path: str | os.PathLike[str]) -> None:
@@ -134,15 +144,29 @@ class RunState:
         return RunState(self.identity, [wave for wave in pending if wave.indices], self.ended if rank == 0 else [])
 
     @classmethod
-    def _read(cls, path: str | os.PathLike[str], identity: Mapping[str, Any]) -> "RunState":
+    def _read(cls, path: str | os.PathLike[str], identity: Mapping[str, Any], check: Check) -> "RunState":
         tensors, metadata = storage.load(path, KIND)
-        _check_identity(path, metadata["identity"], identity)
-        parts: dict[str, list[WaveState]] = {}
-        for part in ("pending", "ended"):
-            parts[part] = [
-                WaveState(**fields, tensors=_under(f"{part}/{k}/", tensors)) for k, fields in enumerate(metadata[part])
-            ]
-        return cls(metadata["identity"], **parts)
+        parts: dict[str, list[WaveState]] = {"pending": [], "ended": []}
+        try:
+            _check_identity(path, dict(metadata["identity"]), identity)
+            for part, states in parts.items():
+                for k, fields in enumerate(metadata[part]):
+                    states.append(WaveState(**fields, tensors=_under(f"{part}/{k}/", tensors)))
+                    check(states[-1], part == "ended")
+            indices = [index for states in parts.values() for state in states for index in state.indices]
+            if len(set(indices)) != len(indices) or sum(len(s.tensors) for p in parts.values() for s in p) != len(
+                tensors
+            ):
+                raise ValueError("a member twice, or tensors of no member")
+        except CheckpointMismatchError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            raise _impossible(path, error) from error
+        return cls(dict(identity), **parts)
+
+
+def _impossible(path: str | os.PathLike[str], why: object) -> FileFormatError:
+    return FileFormatError(f"{path} is no checkpoint that this run can have written ({why}): delete it to start again")
 
 
 @dataclass(frozen=True)
@@ -185,6 +209,15 @@ def outcome_of(member: Member, state: WaveState) -> Outcome:
         history={name: tensors["history"][0, : int(tensors["last_epoch"][0]), j] for j, name in enumerate(HISTORY)},
         parameters={name: value[0] for name, value in state.group("best").items()},
     )
+
+
+def status_after(epoch: int, best_epoch: int, loss: float, score: float, patience: int | None) -> str:
+    """The state of a member that was active until then."""
+    if best_epoch == epoch:
+        return ACTIVE
+    if not (math.isfinite(loss) and math.isfinite(score)):
+        return FAILED
+    return STOPPED if patience is not None and epoch - best_epoch >= patience else ACTIVE
 
 
 def _worker_files(path: str | os.PathLike[str]) -> list[str]:

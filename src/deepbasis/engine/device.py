@@ -1,7 +1,9 @@
 """A device by its name, and how work runs on it: threads, CUDA graphs, torch.compile, the precision of a step."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
 from types import FunctionType, MethodType
@@ -35,31 +37,57 @@ def present(name: Any) -> torch.device:
     return device
 
 
+if hasattr(os, "register_at_fork"):
+    # A child has none of the threads that its parent computes with, and OpenMP would wait for them for ever.
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
 _lock = Lock()
-_fits_with_one_thread = 0
+_fits_with_own_threads = 0
 _threads_before = 0
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Batches of a few hundred rows gain little from a second thread, and lose much on a busy machine.
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Within this block torch has so many threads; None changes nothing.
 
-    Sums are also rounded in the same order, so results do not depend on the number of cores. The setting is global: if
-    fits overlap, the first one sets it and the last one restores it.
+    Sums are rounded in the same order for the same number. The setting is global: if fits overlap, each sets it and the
+    last one to end restores it.
     """
-    global _fits_with_one_thread, _threads_before
+    if count is None:
+        yield
+        return
+    global _fits_with_own_threads, _threads_before
     with _lock:
-        if _fits_with_one_thread == 0:
+        if _fits_with_own_threads == 0:
             _threads_before = torch.get_num_threads()
-        _fits_with_one_thread += 1
-        torch.set_num_threads(1)
+        _fits_with_own_threads += 1
+        torch.set_num_threads(count)
     try:
         yield
     finally:
         with _lock:
-            _fits_with_one_thread -= 1
-            if _fits_with_one_thread == 0:
+            _fits_with_own_threads -= 1
+            if _fits_with_own_threads == 0:
                 torch.set_num_threads(_threads_before)
+
+
+def usual_threads() -> int:
+    """How many threads torch has where no fit has set another number."""
+    with _lock:
+        return _threads_before if _fits_with_own_threads else torch.get_num_threads()
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[Callable[[Callable[[Any], Any], list[Any]], list[Any]]]:
+    """Within this block, a function that does some work on each of several things, in as many threads of Python's.
+
+    Each of them has one of torch's threads. None is no thread of its own, and all of torch's.
+    """
+    if count is None:
+        yield lambda work, things: [work(thing) for thing in things]
+        return
+    with torch_threads(1), ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield lambda work, things: list(pool.map(work, things))
 
 
 def captured(work: Callable[[], Any], rewind: Callable[[], None], device: torch.device) -> Callable[[], Any]:
@@ -76,27 +104,20 @@ def captured(work: Callable[[], Any], rewind: Callable[[], None], device: torch.
     torch.cuda.current_stream(device).wait_stream(stream)
     rewind()
     graph = torch.cuda.CUDAGraph()
-    with _no_collection(), torch.cuda.graph(graph):
-        result = work()
+    collecting = gc.isenabled()
+    gc.disable()  # to destroy an old graph, if it were found now, is an operation that would end the recording
+    try:
+        with torch.cuda.graph(graph):
+            result = work()
+    finally:
+        if collecting:
+            gc.enable()
 
     def replay() -> Any:
         graph.replay()
         return result
 
     return replay
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """If the garbage collector found an old graph while another is recorded, destroying it would be an operation that a
-    recording does not allow, and end it."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """Several workers, one run: the few collectives that training and statistics need. They do nothing for one worker.
 
-A worker is a process that `torchrun` has started. CPU tensors and Python objects go through gloo, CUDA tensors through
-NCCL. Whatever one worker calls here, all must call, in the same order.
+A worker is a process that `torchrun` has started. CPU tensors and objects (as JSON and arrays) go through gloo, CUDA
+tensors through NCCL. Whatever one worker calls here, all must call, in the same order.
 """
 
 import os
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from deepbasis.engine import wire
 from deepbasis.errors import InputError
 
 T = TypeVar("T")
@@ -92,20 +94,21 @@ class Team:
     # ---- objects -----------------------------------------------------------------------------------------------
 
     def broadcast_object(self, value: T) -> T:
-        """The first worker's object, at every worker."""
-        if self.alone:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values, group=self.group, group_src=0)
-        return values[0]
+        """The first worker's object, at every worker: what `wire` can send."""
+        return value if self.alone else self._told(value, 0)
 
     def gather_objects(self, value: T) -> list[T]:
         """The objects of all workers, in their order, at every worker."""
-        if self.alone:
-            return [value]
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.group)
-        return values
+        return [value] if self.alone else [self._told(value, rank) for rank in range(self.size)]
+
+    def _told(self, value: T, teller: int) -> T:
+        mine = teller == self.rank
+        data = torch.frombuffer(bytearray(wire.packed(value) if mine else b" "), dtype=torch.uint8)
+        size = torch.tensor([len(data)])
+        dist.broadcast(size, group=self.group, group_src=teller)
+        data = data if mine else torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(data, group=self.group, group_src=teller)
+        return value if mine else wire.unpacked(data.numpy().tobytes())
 
     def from_first(self, work: Callable[[], T]) -> T:
         """Let the first worker do something, and give all workers its result, or its error to raise."""
@@ -141,10 +144,8 @@ def start(device: str = "auto") -> Team:
     if not dist.is_available() or not (dist.is_initialized() or _launched()):
         return ALONE
     if not dist.is_initialized():
-        from torch.distributed.rendezvous import rendezvous  # not every torch has it
-
         backend = _backend(device)
-        store, rank, size = next(rendezvous("env://"))
+        store, rank, size = _meeting()
         dist.init_process_group(backend, store=_fresh(store, rank, size), rank=rank, world_size=size)
     if dist.get_world_size() > 1:
         _team = Team(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=_PATIENCE))
@@ -176,6 +177,28 @@ def _backend(device: str) -> str:
         )
     torch.cuda.set_device(local)
     return "cpu:gloo,cuda:nccl"
+
+
+def _meeting() -> tuple[Any, int, int]:
+    """The store at which workers meet, the number of this one, and how many there are.
+
+    Workers that are all on this machine talk over its loopback: nobody else can reach what they listen on. By itself
+    torch listens on every interface.
+    """
+    from torch.distributed.rendezvous import rendezvous  # not every torch has it
+
+    rank, size, host = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_ADDR"]
+    by_name = host in ("localhost", "127.0.0.1")
+    if by_name or os.environ.get("LOCAL_WORLD_SIZE") == str(size):
+        loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+        for backend in ("GLOO", "NCCL") if loopback else ():
+            os.environ.setdefault(f"{backend}_SOCKET_IFNAME", str(loopback))
+    if not by_name or rank > 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return next(rendezvous("env://"))
+    port = int(os.environ["MASTER_PORT"])
+    listening = socket.create_server(("127.0.0.1", port))
+    store = dist.TCPStore(host, port, size, True, master_listen_fd=listening.detach())  # type: ignore[attr-defined]
+    return store, rank, size
 
 
 def _fresh(store: Any, rank: int, size: int) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
+from deepbasis.engine.recording import Recording
 from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.model import NO_RESIDUAL_VARIANCE, DeepBasisGP
@@ -36,6 +38,8 @@ class Member:
         check_number("beta", self.beta, at_least=0.0)
         check_number("noise", self.noise, above=0.0)
 
+
+_FEW_ROWS = 8  # a call costs more than the work: on a CPU such predictions are recorded, for each number of rows
 
 Build = Callable[[Member], DeepBasisGP]
 """Makes a member's model. It must depend on the member only: `build(..., seed=member.seed)` does."""
@@ -84,7 +88,8 @@ class Stack:
         `function` is code for one model: it sees no member axis.
         """
         if self.size == 1:
-            out = function(self.template, *tree_map(_first, per_member), *shared)
+            mine = tree_map(lambda value: None if value is None else value[0], per_member)
+            out = function(self.template, *mine, *shared)
             return tree_map(lambda value: value.unsqueeze(0), out)
 
         def one(state: dict[str, Tensor], mine: Any) -> Any:
@@ -117,10 +122,6 @@ class Stack:
         return model
 
 
-def _first(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value[0]
-
-
 def _same_tensors(module: nn.Module) -> nn.Module:
     """A copy of the tree of modules alone, which takes a twentieth of the time of a deep copy."""
     twin = module.__new__(type(module))
@@ -144,7 +145,9 @@ class _Apply(nn.Module):
 class Ensemble:
     """Trained members that predict together, in chunks: memory does not grow with the number of rows.
 
-    With a `calibration` each member's prediction, noise included, becomes a mixture of scales.
+    With a `calibration` each member's prediction, noise included, becomes a mixture of scales. On a GPU members are run
+    as a stack; on a CPU one after the other, which is faster from a few rows on. For fewer, what the stack does is
+    recorded and repeated.
     """
 
     def __init__(
@@ -159,11 +162,19 @@ class Ensemble:
         self.stack = Stack(models, device=torch.device(device), dtype=dtype)
         self.calibration = calibration
         if chunk_rows is None:  # a CPU's cache is small, a GPU needs much work at once
-            chunk_rows = 65_536 if self.stack.device.type == "cuda" else 4_096
-        self.chunk_rows = max(1, check_positive_int("chunk_rows", chunk_rows) // len(models))
+            chunk_rows = max(1, 65_536 // len(models)) if self.stack.device.type == "cuda" else 4_096
+        self.chunk_rows = check_positive_int("chunk_rows", chunk_rows)
+        self._recordings: dict[tuple[Any, int], Recording] = {}
+
+    @cached_property
+    def _members(self) -> list[DeepBasisGP]:
+        return [self.stack.member(k) for k in range(self.stack.size)]
 
     def predict(self, x: Tensor) -> Predictive:
-        """The equal mixture of the members' predictions for rows x [n, d], calibrated, on the device of `x`."""
+        """The equal mixture of the members' predictions for rows x [n, d], calibrated, on the device of `x`.
+
+        In the precision of the stack, or calibrated in float64.
+        """
         parts, noise, info = self._map(_predictive, x)
         if bool(info.any()):
             bad = info.any(1).nonzero()[:, 0].tolist()
@@ -171,22 +182,44 @@ class Ensemble:
         if isinstance(self.stack.template.posterior, PointWeights) and bool(noise.isnan().any()):
             raise InputError(NO_RESIDUAL_VARIANCE)
         predicted = self.stack.template.likelihood.distribution(*parts)
-        return predicted if self.calibration is None else self.calibration.apply(predicted)
+        return predicted if self.calibration is None else self.calibration.apply(predicted.double())
 
     def means(self, x: Tensor) -> Tensor:
-        """The members' means [E, n]: all that a DNN has to say before it has its residual variance."""
-        means: Tensor = self._map(lambda model, rows: model(rows).mean, x)
+        """The members' means of f [E, n]: all that a DNN has to say before it has its residual variance."""
+        means: Tensor = self._map(DeepBasisGP.mean_at, x)
         return means
 
     @torch.no_grad()
     def _map(self, function: Callable[[DeepBasisGP, Tensor], Any], x: Tensor) -> Any:
-        """Of chunks of rows, one after another: tensors [E, rows, ...], put together on the device of `x`."""
+        """Tensors [E, rows, ...], on the device of `x`, of chunks of rows one after another."""
+        torch.get_num_threads()  # a new thread's products heed `set_num_threads` only once torch was asked, so ask
+        on_cpu = self.stack.device.type == "cpu"
+        chunks = [chunk.to(self.stack.device, self.stack.dtype) for chunk in x.split(self.chunk_rows)]
+        if on_cpu and len(x) <= _FEW_ROWS and len(chunks) == 1:
+            recording = self._recording(function, chunks[0])
+            if recording.valid:
+                return recording(chunks[0])
+        if on_cpu:
+            found = [_joined([function(model, chunk) for chunk in chunks], 0) for model in self._members]
+            return tree_map(lambda *members: torch.stack(members).to(x.device), *found)
         stack = self.stack.for_one_thread()
-        chunks = [
-            tree_map(lambda part: part.to(x.device), stack.map(function, shared=(chunk.to(stack.device, stack.dtype),)))
-            for chunk in x.split(self.chunk_rows)
-        ]
-        return tree_map(lambda *parts: torch.cat(parts, 1), *chunks)
+        parts = [stack.map(function, shared=(chunk,)) for chunk in chunks]
+        return _joined([tree_map(lambda part: part.to(x.device), part) for part in parts], 1)
+
+    def _recording(self, function: Callable[[DeepBasisGP, Tensor], Any], x: Tensor) -> Recording:
+        key = (function, len(x))
+        if key not in self._recordings:  # two threads may both make it
+            stack = self.stack.for_one_thread()
+            self._recordings[key] = Recording(lambda rows: stack.map(function, shared=(rows,)), x)
+        return self._recordings[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be made again."""
+        return {**{name: value for name, value in vars(self).items() if name != "_members"}, "_recordings": {}}
+
+
+def _joined(parts: Sequence[Any], dim: int) -> Any:
+    return parts[0] if len(parts) == 1 else tree_map(lambda *some: torch.cat(some, dim), *parts)
 
 
 def _predictive(model: DeepBasisGP, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:

@@ -1,6 +1,8 @@
 """How many members fit: an estimate of a step's memory, the free memory, and how running out of it shows."""
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 
@@ -57,7 +59,7 @@ def bytes_per_member(model: DeepBasisGP, rows: int, columns: int, dtype: torch.d
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         terms = shadow(torch.empty(rows, columns, dtype=dtype, device="meta"))
-        (terms.mean + terms.var + terms.correction).sum()
+        terms.mean.sum() + (terms.var + terms.correction).sum()
     activations = sum(tensor.numel() * tensor.element_size() for tensor in saved.values())
     state = sum(p.numel() * p.element_size() for p in shadow.parameters())
     return _STATE_COPIES * state + 2 * activations
@@ -72,25 +74,20 @@ def available_bytes(device: torch.device) -> int:
 
 def available_on_host(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/cgroup")) -> int:
     """The free memory of this machine, or of this process's container; the file cache counts as free."""
-    return max(0, min([*_free(proc / "meminfo"), *_left_by_groups(proc / "self" / "cgroup", control)], default=UNKNOWN))
+    free = [int(kib) * 1024 for kib in re.findall(r"(?m)^MemAvailable:\s*(\d+)", _text(proc / "meminfo"))]
+    return max(0, min([*free, *_left_by_groups(_text(proc / "self" / "cgroup"), control)], default=UNKNOWN))
 
 
-def _free(meminfo: Path) -> Iterator[int]:
-    try:
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                yield int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return
+def _text(file: Path) -> str:
+    """Nothing where there is no such file."""
+    with suppress(OSError):
+        return file.read_text()
+    return ""
 
 
-def _left_by_groups(membership: Path, control: Path) -> Iterator[int]:
+def _left_by_groups(membership: str, control: Path) -> Iterator[int]:
     """By every control group that this process is in, from its own to the outermost, where it has a limit."""
-    try:
-        lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
-    except OSError:
-        return
-    for _, controllers, path in lines:
+    for _, controllers, path in (line.split(":", 2) for line in membership.splitlines()):
         if controllers not in _GROUP_FILES:
             continue
         mount, limit, used, cached = _GROUP_FILES[controllers]

@@ -1,9 +1,10 @@
 """AdamW over stacked members: groups by name, a schedule on the device, gradients clipped per member; an average."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,12 +13,32 @@ from torch.optim.adamw import adamw
 from deepbasis.engine.device import compiled
 
 
+class Optimiser(Protocol):
+    """Steps some of the leaves by their gradients."""
+
+    leaves: dict[str, Tensor]
+
+    @property
+    def rates(self) -> list[Tensor]:
+        """What a schedule multiplies, in place."""
+
+    def memory(self) -> dict[str, dict[str, Tensor]]:
+        """What the next step depends on, beside the parameters and the number of steps, by leaf."""
+
+    def set_step(self, step: int) -> None: ...
+
+    def compile(self) -> None: ...
+
+    def step(self) -> None: ...
+
+
 class AdamW:
     """AdamW (torch's own functional form) over stacked leaves, with its moments by name.
 
-    `groups` says to which group a parameter belongs (`DeepBasisGP.parameter_groups`): "network" has weight decay, the
-    "posterior", the "likelihood" and the "kernel" may have learning rates of their own. Those that have the same rate
-    and decay are stepped together. Rates are tensors, so that a schedule can change them in a CUDA graph.
+    `groups` says to which group a parameter belongs (`DeepBasisGP.parameter_groups`): "network" and its "hidden"
+    matrices have weight decay, the "posterior", the "likelihood" and the "kernel" may have learning rates of their own.
+    Those that have the same rate and decay are stepped together. Rates are tensors, so that a schedule can change them
+    in a CUDA graph.
     """
 
     def __init__(
@@ -38,19 +59,23 @@ class AdamW:
         alike: dict[tuple[float, float], list[str]] = {}
         for name in leaves:
             rate = rates.get(groups[name], learning_rate)
-            alike.setdefault((rate, weight_decay if groups[name] == "network" else 0.0), []).append(name)
+            decay = weight_decay if groups[name] in ("network", "hidden") else 0.0
+            alike.setdefault((rate, decay), []).append(name)
         exact = torch.float32 if self._on_gpu else torch.float64  # a fused step on a GPU takes float32 only
         self.groups = [
             (torch.tensor(rate, device=device, dtype=exact), decay, names) for (rate, decay), names in alike.items()
         ]
         self._compiled_step: Callable[[], None] | None = None
 
+    @property
+    def rates(self) -> list[Tensor]:
+        return [rate for rate, _, _ in self.groups]
+
+    def memory(self) -> dict[str, dict[str, Tensor]]:
+        return {"first": self.first, "second": self.second}
+
     def step(self) -> None:
         (self._compiled_step or self._fused_step)()
-
-    def zero_grad(self) -> None:
-        for leaf in self.leaves.values():
-            leaf.grad = None
 
     def compile(self) -> None:
         """Inductor's element-wise kernel has several times the bandwidth of the fused one on stacked parameters.
@@ -103,12 +128,12 @@ class Schedule:
     The factors are a table on the device and the step is counted there: nothing is read back.
     """
 
-    def __init__(self, optimiser: AdamW, kind: str, warmup: int, total: int) -> None:
+    def __init__(self, optimisers: Sequence[Optimiser], kind: str, warmup: int, total: int) -> None:
         self.active = kind != "constant" or warmup > 0
         if not self.active:
             return
-        self._optimiser = optimiser
-        self._full = [rate.clone() for rate, _, _ in optimiser.groups]
+        self._optimisers = optimisers
+        self._full = [rate.clone() for rate in self._rates()]
         factors = [factor(step, kind, warmup, total) for step in range(total)]
         self._table = self._full[0].new_tensor(factors)
         self._step = torch.zeros(1, dtype=torch.int64, device=self._table.device)
@@ -122,9 +147,12 @@ class Schedule:
         if not self.active:
             return
         now = self._table.index_select(0, self._step.clamp_max(len(self._table) - 1))[0]
-        for (rate, _, _), full in zip(self._optimiser.groups, self._full, strict=True):
+        for rate, full in zip(self._rates(), self._full, strict=True):
             rate.copy_(full * now)
         self._step.add_(1)
+
+    def _rates(self) -> list[Tensor]:
+        return [rate for optimiser in self._optimisers for rate in optimiser.rates]
 
 
 class Average:

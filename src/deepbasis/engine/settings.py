@@ -11,6 +11,7 @@ from deepbasis.registry import OBJECTIVES
 EXACT = "mml"
 """The name of exact training by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
 
+OPTIMISERS = ("adamw", "muon")
 PRECISIONS = ("float64", "float32", "tf32", "bf16")
 
 
@@ -26,7 +27,11 @@ class Settings:
     batch_size: int = 1024
     bootstrap: bool = False
     """Whether each member trains on its own bootstrap sample of the rows, drawn once from its seed."""
+    optimiser: str = "adamw"
+    """Or "muon", for the matrices inside the network's blocks; everything else is stepped by AdamW."""
     learning_rate: float = 1e-3
+    muon_rate: float = 0.02
+    """The learning rate of Muon's matrices: about how far a step moves each of their singular values."""
     posterior_learning_rate: float | None = None
     """For q(w); None is `learning_rate`."""
     noise_learning_rate: float | None = None
@@ -58,12 +63,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, {*OBJECTIVES, EXACT})
+        check_choice("optimiser", self.optimiser, OPTIMISERS)
         check_choice("schedule", self.schedule, {"constant", "cosine"})
         check_choice("selection", self.selection, {"nll", "crps", "last"})
         check_choice("precision", self.precision, PRECISIONS)
         for name in ("epochs", "passes", "batch_size", "chunk_rows"):
             check_positive_int(name, getattr(self, name))
-        for name in ("learning_rate", "posterior_learning_rate", "noise_learning_rate", "kernel_learning_rate", "clip"):
+        own_rates = ("posterior_learning_rate", "noise_learning_rate", "kernel_learning_rate")
+        for name in ("learning_rate", "muon_rate", *own_rates, "clip"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), above=0.0)
         check_number("weight_decay", self.weight_decay, at_least=0.0)

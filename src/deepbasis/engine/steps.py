@@ -1,7 +1,7 @@
 """What a wave does on the device: a step of all its members, and the validation that keeps the best of each."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine import distributed
-from deepbasis.engine.batches import Batch, Batches, Rows, filled
+from deepbasis.engine.batches import Batch, Rows, filled
 from deepbasis.engine.distributed import Team
 from deepbasis.engine.members import Member, Stack
-from deepbasis.engine.optimiser import AdamW, Average, Schedule, clip_per_member
+from deepbasis.engine.muon import Muon
+from deepbasis.engine.optimiser import AdamW, Average, Optimiser, Schedule, clip_per_member
 from deepbasis.engine.settings import Settings
-from deepbasis.engine.streams import Stream
+from deepbasis.engine.streams import Batches, Stream
 from deepbasis.gp import exact
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import Whole
@@ -24,41 +25,53 @@ _FEWEST_ROWS = 1024  # of a validation chunk, however many members there are
 
 
 class Descent:
-    """What becomes of gradients: the mean over workers, clipped per member, a step of AdamW, the running average."""
+    """What becomes of gradients: the mean over workers, clipped per member, a step, the running average."""
 
     def __init__(self, stack: Stack, settings: Settings, steps: int, team: Team) -> None:
         self.stack, self.team, self._clip = stack, team, settings.clip
         groups = stack.template.parameter_groups()
-        trained = {k: p for k, p in stack.leaves.items() if not (settings.exact and groups[k] == "posterior")}
-        self.optimiser = AdamW(
-            trained,
-            groups,
-            learning_rate=settings.learning_rate,
-            rates=settings.rates,
-            weight_decay=settings.weight_decay,
-        )
-        self.average = None if settings.average is None else Average(trained, settings.average)
-        self.schedule = Schedule(self.optimiser, settings.schedule, settings.warmup_steps, steps)
+        self.leaves = {k: p for k, p in stack.leaves.items() if not (settings.exact and groups[k] == "posterior")}
+        decay = settings.weight_decay
+        hidden = {k: p for k, p in self.leaves.items() if groups[k] == "hidden" and settings.optimiser == "muon"}
+        others = {k: p for k, p in self.leaves.items() if k not in hidden}
+        rates = settings.rates
+        adamw = AdamW(others, groups, learning_rate=settings.learning_rate, rates=rates, weight_decay=decay)
+        self.optimisers: list[Optimiser] = [adamw]
+        if hidden:
+            self.optimisers.append(Muon(hidden, learning_rate=settings.muon_rate, weight_decay=decay))
+        self.average = None if settings.average is None else Average(self.leaves, settings.average)
+        self.schedule = Schedule(self.optimisers, settings.schedule, settings.warmup_steps, steps)
 
     def step(self) -> None:
-        leaves = self.optimiser.leaves.values()
+        leaves = self.leaves.values()
         self.team.mean_gradients(leaves)
         if self._clip is not None:
             clip_per_member([self.stack.with_axis(p.grad) for p in leaves if p.grad is not None], self._clip)
         self.schedule.apply()
-        self.optimiser.step()
+        for optimiser in self.optimisers:
+            optimiser.step()
         if self.average is not None:
             self.average.update()
 
+    def zero_grad(self) -> None:
+        for leaf in self.leaves.values():
+            leaf.grad = None
+
+    def compile(self) -> None:
+        for optimiser in self.optimisers:
+            optimiser.compile()
+
     def set_step(self, step: int) -> None:
-        for part in (self.optimiser, self.schedule, self.average):
+        for part in (*self.optimisers, self.schedule, self.average):
             if part is not None:
                 part.set_step(step)
 
     def memory(self) -> dict[str, dict[str, Tensor]]:
         """What the next step depends on, beside the parameters and the number of steps."""
-        average = {} if self.average is None else {"average": self.average.mean}
-        return {"first": self.optimiser.first, "second": self.optimiser.second, **average}
+        memory = {} if self.average is None else {"average": self.average.mean}
+        for optimiser in self.optimisers:
+            memory |= optimiser.memory()
+        return memory
 
 
 class MinibatchSteps:
@@ -75,24 +88,21 @@ class MinibatchSteps:
 
     def step(self) -> None:
         loss = (self.compiled or self.loss)()
-        self.descent.optimiser.zero_grad()
+        self.descent.zero_grad()
         loss.backward()
         self.descent.step()
 
     def loss(self) -> Tensor:
         """The sum over members of their losses on the next batch: its gradient is each one's own."""
-        objective, n = self._objective, self.n
+        objective = self._objective
 
-        def loss(model: DeepBasisGP, alpha: Tensor, beta: Tensor, batch: tuple[Any, ...], n: Tensor) -> Tensor:
+        def loss(model: DeepBasisGP, n: Tensor, alpha: Tensor, beta: Tensor, batch: tuple[Any, ...]) -> Tensor:
             x, y, weight, whole_weight = batch
             whole = None if whole_weight is None else Whole(whole_weight, distributed.global_max)
             return objective(model, x, y, n, alpha, beta, weight, whole)
 
-        own, batch = (self.alpha, self.beta), tuple(self.source.take())
-        if self.source.shared:
-            losses = self.stack.map(loss, own, (batch, n))
-        else:
-            losses = self.stack.map(loss, (*own, batch), (n,))
+        own, batch = (self.n, self.alpha, self.beta), tuple(self.source.take())
+        losses = self.stack.map(loss, own, (batch,)) if self.source.shared else self.stack.map(loss, (*own, batch))
         self.loss_sum.add_(losses.detach())
         return losses.sum()
 
@@ -110,16 +120,16 @@ class ExactSteps:
         """Lines 2 to 5."""
         solution, n = self.solution, self._n
         assert solution is not None
-        self.descent.optimiser.zero_grad()
+        self.descent.zero_grad()
         squared = torch.zeros_like(self.loss_sum)
-        for x, y, weight, _ in self.source.chunks(self._chunk_rows):
-            loss, chunk_squared = self.stack.map(exact.model_chunk_loss, (solution,), (x, y, weight))
+        for x, y, weight in self._chunks():
+            loss, chunk_squared = self.stack.map(_chunk_loss, (solution, weight), (x, y))
             (loss / (n / self._team.size)).sum().backward()  # a sum over workers, of which the mean will be taken
             squared += chunk_squared
         self._team.sum_(squared)
-        losses = self.stack.map(exact.model_shared_loss, (solution,), (n,))
+        losses = self.stack.map(exact.model_shared_loss, (solution, n))
         (losses / n).sum().backward()
-        self.loss_sum.sub_(self.stack.map(exact.model_likelihood, (solution, squared), (n,)) / n)
+        self.loss_sum.sub_(self.stack.map(exact.model_likelihood, (solution, squared, n)) / n)
         self.descent.step()
         self.solve()
 
@@ -127,8 +137,8 @@ class ExactSteps:
     def solve(self) -> None:
         """Eq. 10 at the current parameters, for the next gradient; and as q(w), which the validation predicts with."""
         total: Any = None
-        for x, y, weight, _ in self.source.chunks(self._chunk_rows):
-            chunk = self.stack.map(exact.model_statistics, (), (x, y, weight))
+        for x, y, weight in self._chunks():
+            chunk = self.stack.map(_statistics, (weight,), (x, y))
             total = chunk if total is None else total.plus(chunk)
         if not self._team.alone:
             total = exact.Statistics(*(part.contiguous() for part in total))  # vmap repeats what all members share
@@ -140,6 +150,21 @@ class ExactSteps:
             place.copy_(part)  # in place: a CUDA graph reads and writes fixed addresses
         for name, value in self.stack.map(exact.model_posterior, (solution,)).items():
             self.stack.with_axis(self.stack.leaves[f"posterior.{name}"].detach()).copy_(value)
+
+    def _chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """x [b, d], y [b], and each member's weights [E, b]."""
+        for x, y, weight, _ in self.source.chunks(self._chunk_rows):
+            yield x, y, None if weight is None else weight.expand(self.stack.size, -1)
+
+
+def _chunk_loss(
+    model: DeepBasisGP, solution: exact.Solution, weight: Tensor | None, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    return exact.model_chunk_loss(model, solution, x, y, weight)
+
+
+def _statistics(model: DeepBasisGP, weight: Tensor | None, x: Tensor, y: Tensor) -> exact.Statistics:
+    return exact.model_statistics(model, x, y, weight)
 
 
 Scores = tuple[Tensor, Tensor, Tensor]
@@ -187,15 +212,17 @@ class Validation:
         return total / self._weight, noise, info
 
     def score(self, chunk: Batch) -> Scores:
-        return self.stack.map(self._score_of_one, (), chunk[:3])
+        assert chunk.weight is not None
+        return self.stack.map(self._score_of_one, (chunk.weight.expand(self.stack.size, -1),), chunk[:2])
 
-    def _score_of_one(self, model: DeepBasisGP, x: Tensor, y: Tensor, weight: Tensor) -> Scores:
+    def _score_of_one(self, model: DeepBasisGP, weight: Tensor, x: Tensor, y: Tensor) -> Scores:
         t = model(x)
         if self.settings.objective == "mse":  # NOTE[DIFF]: the paper selects by NLL, which a DNN does not have
             rows = (y - t.mean).square()
+        elif self.settings.selection == "crps":
+            rows = model.likelihood.distribution(*model.predictive(t)).crps(y)
         else:
-            predicted = model.likelihood.distribution(*model.predictive(t))
-            rows = predicted.crps(y) if self.settings.selection == "crps" else -predicted.log_prob(y)
+            rows = -model.log_density(t, y)
         rows = torch.where(weight > 0, weight * rows.double(), 0.0)
         return rows.sum(), model.noise().double(), t.info.double()
 
@@ -203,12 +230,13 @@ class Validation:
 def _chunked(data: Batch, rows: int) -> list[Batch]:
     """Chunks of equal size, so that one compilation serves them all; the last is filled up with rows of weight 0."""
     rows = min(max(rows, _FEWEST_ROWS), len(data.y))
-    parts = filled(*data[:3], -len(data.y) % rows)
-    return [Batch(*chunk) for chunk in zip(*(part.split(rows) for part in parts), strict=True)]
+    x, y, weight = filled(*data[:3], -len(data.y) % rows)
+    return [Batch(*chunk) for chunk in zip(x.split(rows), y.split(rows), weight.split(rows, -1), strict=True)]
 
 
 def total_weight(data: Rows | Stream) -> Tensor:
+    """Of all rows, or of those of each member [E]."""
     if isinstance(data, Rows) and data.weight is not None:
-        return data.weight.double().sum()
+        return data.weight.double().sum(-1)
     total = float(len(data)) if isinstance(data, Rows) or data.total_weight is None else data.total_weight
     return torch.tensor(total, dtype=torch.float64)

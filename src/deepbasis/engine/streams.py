@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepbasis.engine.batches import Batch
+from deepbasis.engine.batches import Batch, Resident
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.errors import InputError, WorkerError, check_positive_int
 
@@ -156,3 +156,6 @@ class Streamed:
             )
         if weight is not None and (weight.shape != y.shape or not bool((weight > 0.0).all())):
             raise InputError(f"stream {self.stream.name!r}: a batch's weights must be positive, one for each row")
+
+
+Batches = Resident | Streamed

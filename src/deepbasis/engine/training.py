@@ -7,34 +7,39 @@ workers (`distributed.start()` under torchrun) share the rows of every batch, or
 """
 
 import gc
-import hashlib
 import logging
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 
 import torch
-from torch import Tensor
 
-from deepbasis import __version__
+from deepbasis import __version__, storage
+from deepbasis.engine import device as devices
+from deepbasis.engine import wire
 from deepbasis.engine.batches import Rows
-from deepbasis.engine.checkpoint import ACTIVE, FAILED, FINISHED, Outcome, RunState, WaveState, outcome_of
+from deepbasis.engine.checkpoint import ACTIVE, FAILED, FINISHED, Check, Outcome, RunState, WaveState, outcome_of
+from deepbasis.engine.checks import Expected
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Build, Member
 from deepbasis.engine.memory import available_bytes, is_out_of_memory, members_at_a_time
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.streams import Stream
 from deepbasis.engine.wave import Wave
-from deepbasis.errors import InputError, check_choice, check_positive_int
+from deepbasis.errors import FileFormatError, InputError, check_choice, check_positive_int
 from deepbasis.gp.exact import check_exact
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.progress import EpochReport, Progress
 
 log = logging.getLogger("deepbasis")
+
+wire.allow(RunState, WaveState)
+
+_MEMBERS_OF_A_THREAD = 2  # whatever the number of cores, so that results do not depend on it
 
 
 def train(
@@ -49,16 +54,22 @@ def train(
     checkpoint_seconds: float = 60.0,
     progress: Progress | None = None,
     wave_size: int | None = None,
+    threads: int | None = None,
     team: Team = ALONE,
     spread: str = "auto",
     clock: Callable[[], float] = time.monotonic,
+    deadline: float | None = None,
 ) -> list[Outcome]:
     """Train every member and return their outcomes, in order.
 
     `build(member)` makes a member's model; the engine stacks them. With `checkpoint`, the run is written there at most
-    every `checkpoint_seconds` and when it ends; the same call then resumes from it. Ctrl-C ends the run after the
-    current step, with the best parameters so far; a second one ends it at once. `wave_size` is the number of members at
-    a time; by default as many as fit. `progress` is called after each epoch. Speed and seconds are by the `clock`.
+    every `checkpoint_seconds` and when it ends; the same call then resumes from it. Two runs cannot have one checkpoint
+    at the same time. Ctrl-C ends the run after the current step, with the best parameters so far; a second one ends it
+    at once. `wave_size` is the number of members at a time; by default as many as fit. `progress` is called after each
+    epoch. Speed and seconds are by the `clock`; at its `deadline` the run ends as if it were interrupted.
+
+    On a CPU, `threads` trains so many waves at a time, of two members each, with one of torch's threads for each wave:
+    where products are small torch's own threads mostly wait for each other, and beside other work for long.
 
     Every worker of a `team` makes the same call and gets the same outcomes. What is spread over them is the members,
     each worker training its own (`spread="members"`, the default for `Rows` where there are enough), or the rows of
@@ -82,9 +93,11 @@ def train(
         check_exact(build(members[0]))
     by_members = _by_members(spread, team, members, data)
     file = (checkpoint, checkpoint_seconds)
-    run = _Run(build, members, data, validation, settings, place, progress, *file, clock, team, by_members)
-    with interrupts() as interrupted, torch.enable_grad():  # a caller's no_grad() is not meant for us
-        run.go(interrupted, wave_size)
+    run = _Run(build, members, data, validation, settings, place, progress, *file, clock, threads, team, by_members)
+    with interrupts() as interrupted, torch.enable_grad(), ExitStack() as held:  # a caller's no_grad() is not for us
+        if checkpoint is not None:
+            team.from_first(lambda: held.enter_context(storage.reserved(checkpoint)))
+        run.go(lambda: interrupted() or (deadline is not None and clock() >= deadline), wave_size)
     return run.outcomes()
 
 
@@ -132,6 +145,7 @@ class _Run:
     """Of the checkpoint."""
     every_seconds: float
     clock: Callable[[], float]
+    threads: int | None
     team: Team
     """Every worker."""
     by_members: bool
@@ -141,6 +155,10 @@ class _Run:
         self.together = ALONE if self.by_members else self.team  # those that take each step together
         self.state = RunState(identity={}, pending=[])
         self.cut_short: list[WaveState] = []
+        if self.threads is not None:
+            check_positive_int("threads", self.threads)
+            if self.device.type != "cpu" or isinstance(self.data, Stream) or self.settings.exact:
+                raise InputError("threads are for mini-batches of rows in memory, on a CPU; leave them out")
         self._written = self.clock()
         self._epoch_seconds = 0.0
 
@@ -150,7 +168,7 @@ class _Run:
         interrupted = self.together.now_and_then(interrupted)
         while self.state.pending and not interrupted():
             try:
-                self._train_wave(interrupted)
+                self._train_waves(interrupted)
             except Exception as error:
                 if not is_out_of_memory(error) or len(self.state.pending[0].indices) == 1 or not self.together.alone:
                     raise
@@ -163,13 +181,17 @@ class _Run:
     def _beginning(self, wave_size: int | None) -> RunState:
         """The state in the file, or every member before its first epoch; of these, what this worker is to train."""
         path, identity = self.path, {} if self.path is None else self._identity()
-        saved = None if path is None else self.team.from_first(lambda: RunState.load(path, identity))
+        saved = None if path is None else self.team.from_first(lambda: RunState.load(path, identity, self._check()))
         everyone = list(range(len(self.members)))
         if not self.by_members:
             return saved or RunState(identity, self._waves(everyone, wave_size))
         if saved is not None:
             return saved.share(self.team.rank, self.team.size)
         return RunState(identity, self._waves(everyone[self.team.rank :: self.team.size], wave_size))
+
+    def _check(self) -> Check:
+        start = dict(self.build(self.members[0]).named_parameters())
+        return Expected(len(self.members), self.settings, start).check
 
     def _gather(self) -> None:
         """The outcomes of all workers' members, at every worker."""
@@ -191,32 +213,42 @@ class _Run:
                 log.warning("member %s failed at %s", outcome.member, outcome.reason)
         return outcomes
 
-    def _train_wave(self, interrupted: Callable[[], bool]) -> None:
+    def _train_waves(self, interrupted: Callable[[], bool]) -> None:
+        waves = [self._wave(state) for state in self.state.pending[: self.threads or 1]]
+        with devices.threads(self.threads) as each:
+            going = waves
+            while going := [wave for wave in going if wave.active and wave.state.epoch < self.settings.epochs]:
+                start = self.clock()
+                if not all(each(lambda wave: wave.train_epoch(interrupted), going)):
+                    # The file keeps its last state, at the end of an epoch; what is returned is the best so far.
+                    self.cut_short = [wave.export() for wave in waves]
+                    return
+                each(Wave.end_epoch, going)
+                self._tell(waves, self.clock() - start)
+                due = self.clock() - self._written >= self.every_seconds
+                if self.together.agree(due and self.together.first):  # their clocks differ
+                    self.state.pending[: len(waves)] = [wave.export() for wave in waves]
+                    self._write()
+        for wave in waves:
+            wave.state.status = [FINISHED if status == ACTIVE else status for status in wave.state.status]
+            self.state.ended += wave.ended()
+        del self.state.pending[: len(waves)]
+        self._write()
+
+    def _wave(self, state: WaveState) -> Wave:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        state = self.state.pending[0]
         members = [self.members[k] for k in state.indices]
         data = (self.data, self.validation)
         wave = Wave(self.build, state.indices, members, *data, self.settings, self.device, self.together)
         if state.epoch > 0:
+            if not wave.fits(state):
+                raise FileFormatError(
+                    f"{self.path} does not hold what this run's optimiser has to remember: delete it to start again"
+                )
             wave.restore(state)
         wave.prepare()
-        while wave.active and wave.state.epoch < self.settings.epochs:
-            start = self.clock()
-            if not wave.train_epoch(interrupted):
-                # The file keeps its last state, at the end of an epoch; what is returned is the best so far.
-                self.cut_short = [wave.export()]
-                return
-            wave.end_epoch()
-            self._tell(wave, self.clock() - start)
-            due = self.clock() - self._written >= self.every_seconds
-            if self.together.agree(due and self.together.first):  # their clocks differ
-                self.state.pending[0] = wave.export()
-                self._write()
-        wave.state.status = [FINISHED if status == ACTIVE else status for status in wave.state.status]
-        self.state.ended += wave.ended()
-        self.state.pending.pop(0)
-        self._write()
+        return wave
 
     def _write(self) -> None:
         if self.path is not None:
@@ -234,6 +266,8 @@ class _Run:
 
     def _waves(self, indices: list[int], wave_size: int | None) -> list[WaveState]:
         size = self._fitting(len(indices)) if wave_size is None else check_positive_int("wave_size", wave_size)
+        if wave_size is None and self.threads is not None:
+            size = min(size, _MEMBERS_OF_A_THREAD)
         return [WaveState.fresh(indices[k : k + size]) for k in range(0, len(indices), size)]
 
     def _fitting(self, count: int) -> int:
@@ -277,21 +311,22 @@ class _Run:
             "model": _description(self.build(self.members[0])),
         }
 
-    def _tell(self, wave: Wave, seconds: float) -> None:
+    def _tell(self, waves: Sequence[Wave], seconds: float) -> None:
         if self.progress is None or not self.team.first:
             return
         self._epoch_seconds = seconds if self._epoch_seconds == 0.0 else 0.8 * self._epoch_seconds + 0.2 * seconds
         rows = (isinstance(self.data, Stream) and self.data.epoch_rows) or len(self.data)
-        later = sum(len(state.indices) > 0 for state in self.state.pending[1:]) * self.settings.epochs
+        later = -(-(len(self.state.pending) - len(waves)) // len(waves)) * self.settings.epochs
+        epoch, active = max(wave.state.epoch for wave in waves), sum(wave.active for wave in waves)
         self.progress(
             EpochReport(
-                epoch=wave.state.epoch,
+                epoch=epoch,
                 epochs=self.settings.epochs,
-                active=wave.active,
-                members=len(wave.state.indices),
-                best=float(wave.state.tensors["best_score"].min()),
-                rows_per_second=self.settings.passes * rows * wave.active / max(seconds, 1e-9),
-                seconds_left=self._epoch_seconds * (self.settings.epochs - wave.state.epoch + later),
+                active=active,
+                members=sum(len(wave.state.indices) for wave in waves),
+                best=min(float(wave.state.tensors["best_score"].min()) for wave in waves),
+                rows_per_second=self.settings.passes * rows * active / max(seconds, 1e-9),
+                seconds_left=self._epoch_seconds * (self.settings.epochs - epoch + later),
             )
         )
 
@@ -304,10 +339,5 @@ def _plain(values: Settings | Member) -> dict[str, object]:
 
 def _description(model: DeepBasisGP) -> dict[str, str]:
     """Distinguishes models: the shape and a digest of the initial values of each parameter and buffer; the jitter."""
-    values = {name: f"{list(p.shape)} {_digest(p)}" for name, p in model.state_dict().items()}
+    values = {name: f"{list(p.shape)} {storage.digest({name: p}, {})[:8]}" for name, p in model.state_dict().items()}
     return {**values, "jitter": str(getattr(model.expansion, "jitter", None))}
-
-
-def _digest(parameter: Tensor) -> str:
-    values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
-    return hashlib.sha256(values.numpy().data).hexdigest()[:8]

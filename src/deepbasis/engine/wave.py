@@ -1,22 +1,21 @@
 """A wave: the members that train together on one device, one epoch after another."""
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
-from deepbasis.engine.batches import Batches, Resident, Rows
-from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, to_cpu
+from deepbasis.engine.batches import Resident, Rows
+from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, status_after, to_cpu
 from deepbasis.engine.device import captured, compiled, training_precision
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Build, Member, Stack
 from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.steps import Descent, ExactSteps, MinibatchSteps, Validation, total_weight
-from deepbasis.engine.streams import Stream, Streamed
+from deepbasis.engine.streams import Batches, Stream, Streamed
 
 log = logging.getLogger("deepbasis")
 
@@ -24,8 +23,8 @@ log = logging.getLogger("deepbasis")
 class Wave:
     """Trains `members` together. `train_epoch` does device work only; `end_epoch` reads the results, once per epoch.
 
-    Nothing in here mixes members: the loss is a sum over them, clipping is per member, AdamW works element by element.
-    So a member that fails turns only its own numbers into NaN.
+    Nothing in here mixes members: the loss is a sum over them, clipping is per member, optimisers work element by
+    element or matrix by matrix. So a member that fails turns only its own numbers into NaN.
 
     Several workers that share the rows (`team`) have the same wave, with the same parameters at all times: each finds
     the gradient of its rows, and steps with the mean over workers, which is the gradient of one worker with all rows.
@@ -46,6 +45,8 @@ class Wave:
     ) -> None:
         self.settings, self.device = settings, device
         dtype = settings.dtype
+        data = data.seen_by(indices) if isinstance(data, Rows) else data
+        validation = validation.seen_by(indices)
         self.stack = Stack([build(member) for member in members], device=device, dtype=dtype)
         batch_size = len(data) if settings.exact and isinstance(data, Rows) else settings.batch_size
         self.source: Batches
@@ -54,7 +55,7 @@ class Wave:
         else:
             seeds, rows = [member.seed for member in members], data.present().to(device, dtype)
             self.source = Resident(rows, seeds, batch_size, team, bootstrap=settings.bootstrap)
-        n = total_weight(data).to(device, dtype)
+        n = total_weight(data).to(device, dtype).expand(len(members))
         steps = 1 if settings.exact else self.source.steps * settings.passes
         self.descent = Descent(self.stack, settings, settings.epochs * steps, team)
         self.steps: MinibatchSteps | ExactSteps
@@ -109,9 +110,10 @@ class Wave:
             state.tensors["last_epoch"][k] = state.epoch
             if improved:
                 state.tensors["best_score"][k], best_epoch[k] = score, state.epoch
-            elif not (math.isfinite(loss) and math.isfinite(score)):
+            status = status_after(state.epoch, int(best_epoch[k]), loss, score, self.settings.patience)
+            if status == FAILED:
                 self._end(k, FAILED, _failure(state.epoch, loss, score, int(info)))
-            elif self.settings.patience is not None and state.epoch - best_epoch[k] >= self.settings.patience:
+            elif status == STOPPED:
                 self._end(k, STOPPED, f"no better validation score for {self.settings.patience} epochs")
 
     def _end(self, k: int, status: str, reason: str) -> None:
@@ -145,15 +147,15 @@ class Wave:
             log.warning("torch.compile failed (%s): continuing eagerly", _first_line(error))
             return
         finally:
-            self.descent.optimiser.zero_grad()
+            self.descent.zero_grad()
         self.steps.compiled, self.validation.compiled = loss, score
         if self.device.type == "cuda":
-            self.descent.optimiser.compile()  # on a CPU the fused step is as fast
+            self.descent.compile()  # on a CPU the fused step is as fast
 
     def _capture(self) -> None:
         """Record a step and the validation as CUDA graphs. What the warm-up changed is put back."""
         before = self.export()
-        step, close, zero_grad = self.step, self.close, self.descent.optimiser.zero_grad
+        step, close, zero_grad = self.step, self.close, self.descent.zero_grad
         try:
             with self.training_precision():
                 self.step = captured(step, self._rewind, self.device)
@@ -169,7 +171,7 @@ class Wave:
         self.restore(before)
 
     def _rewind(self) -> None:
-        self.descent.optimiser.zero_grad()  # a graph's gradients have their places in it
+        self.descent.zero_grad()  # a graph's gradients have their places in it
         self.source.start_epoch(0)
         self.source.advance()
 
@@ -191,6 +193,15 @@ class Wave:
     def export(self) -> WaveState:
         """Everything that `restore` needs to continue from here, on the CPU."""
         return self.state.with_tensors(to_cpu({**self.state.tensors, **self._places()}))
+
+    def fits(self, state: WaveState) -> bool:
+        """Whether a saved state is one of this wave, after as many steps."""
+        mine, theirs = (
+            {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items() if name != "history"}
+            for tensors in ({**self.state.tensors, **self._places()}, state.tensors)
+        )
+        steps = 1 if self.settings.exact else self.source.steps * self.settings.passes
+        return mine == theirs and (isinstance(self.source, Streamed) or state.step == state.epoch * steps)
 
     @torch.no_grad()
     def restore(self, state: WaveState) -> None:

@@ -12,21 +12,31 @@ they fit.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepbasis.errors import InputError
+
+if TYPE_CHECKING:
+    from deepbasis.fitting.plan import Candidate
 
 GIB = 2**30
 
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": GIB, "t": 2**40}
-_RESIDENT_COPIES = 6  # of a table's bytes while it is fitted in memory: as read, split, encoded, as tensors
+_COLUMN_COPIES = 3  # of a table in memory: as read, joined and split
+_ENCODED_COPIES = 3  # of its rows as numbers: before and after some are held out, and as tensors
+_ROW_BYTES = 512  # whatever its columns: labels, orders, and the scores of rows that are held out
+_OUTPUTS = {"categorical": 33, "datetime": 7}  # that a column is encoded as, at most; one where nothing is said
 _PROCESS = 512 * 2**20  # this process when it has imported everything, about
 _MOST_UNASKED = 8 * GIB  # without a limit
-_BLOCK_ROWS = (1_024, 65_536)  # fewer are slow, more are no faster
+_BLOCK_ROWS = (256, 65_536)  # fewer are slow, more are no faster
 _BUFFER_ROWS = 4_000_000  # more rows do not mix better
 _LEAST = 32 * 2**20  # to read with
 _QUEUE = 2  # blocks between the reader and the engine
@@ -62,14 +72,37 @@ class Machine:
     def now(cls) -> Machine:
         from deepbasis.engine.memory import available_on_host  # brings torch
 
+        _give_back()
         return cls(available_on_host(), _resident())
 
 
-def fits_in_memory(rows: int, row_bytes: int, memory: int | None, machine: Machine | None = None) -> bool:
-    """Whether a table can be fitted in memory: within the limit, or without one within half of what is free."""
+def resident_bytes(rows: int, row_bytes: int, kinds: Iterable[str]) -> int:
+    """What a table of columns of these kinds takes while it is fitted in memory, about and at most."""
+    outputs = [_OUTPUTS.get(kind, 1) for kind in kinds]
+    return rows * (_ROW_BYTES + row_bytes + 8 * (_COLUMN_COPIES * len(outputs) + _ENCODED_COPIES * sum(outputs)))
+
+
+def fits_in_memory(need: int, memory: int | None, machine: Machine | None = None) -> bool:
+    """Whether so many bytes are within the limit, or without one within half of what is free."""
     machine = machine or Machine.now()
-    limit = machine.free // 2 if memory is None else memory - machine.taken
-    return _RESIDENT_COPIES * rows * row_bytes <= limit
+    return need <= (machine.free // 2 if memory is None else memory - machine.taken)
+
+
+def room_for_members(memory: int, need: int) -> int:
+    """What the limit leaves to members in training, beside a process of the usual size and a table."""
+    return max(memory - _PROCESS - need, _LEAST)
+
+
+def member_bytes(candidate: Candidate, columns: int) -> int:
+    """What one member takes while it trains."""
+    from deepbasis.engine.members import Member
+    from deepbasis.engine.memory import bytes_per_member
+
+    settings = candidate.settings
+    rows = settings.chunk_rows if settings.exact else settings.batch_size
+    slope = () if candidate.architecture.trend == "none" else (0.0,) * columns
+    model = candidate.architecture.build(columns, Member(slope=slope))
+    return bytes_per_member(model, rows, columns, settings.dtype)
 
 
 @dataclass(frozen=True)
@@ -135,6 +168,14 @@ class Budget:
             f"memory of {words(self.limit)} is too little: {words(self.taken)} are taken before a row is read; "
             f"give at least {words(enough)}, or use fewer members or a smaller batch_size"
         )
+
+
+def _give_back() -> None:
+    """To the system, what Arrow and the C library keep for later: it is not in use."""
+    if "pyarrow" in sys.modules:
+        sys.modules["pyarrow"].default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):  # glibc's alone
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _resident() -> int:

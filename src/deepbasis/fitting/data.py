@@ -4,40 +4,47 @@ the rows that members are fitted to and the rows that they hold out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from deepbasis.engine.batches import Rows
+from deepbasis.errors import InputError, warn_of_table
 from deepbasis.fitting.decide import hold_out, needs_line, scaling
 from deepbasis.fitting.held_out import Fold, limit_copies
+from deepbasis.fitting.kinds import CONFORMAL
+from deepbasis.fitting.novelty import Novelty
 from deepbasis.fitting.plan import Facts, Plan
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.start import straight_line
+from deepbasis.fitting.targets import target_scaler
+from deepbasis.gp.counts import RATE
+from deepbasis.tables.labels import Labels
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.table import Table, fold_masks, held_out_mask, row_labels
-from deepbasis.tables.targets import TargetScaler
+from deepbasis.tables.recognition import constants, recognise
+from deepbasis.tables.scaler import TargetScaler
+from deepbasis.tables.table import Table, fold_masks, held_out_mask, row_labels, set_apart
+from deepbasis.tables.targets import check_precision, group_names
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+_CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
-class Encoded:
-    """Rows of numbers in float64: inputs as encoded, the target in units of its spread, weights or None."""
+class Apart:
+    """Rows that nothing of a fit sees until it has ended: they say what its intervals hold."""
 
-    x: Floats
+    x: torch.Tensor
+    """Encoded."""
     y: Floats
-    weight: Floats | None
-
-    def rows(self, dtype: torch.dtype, keep: Mask | None = None) -> Rows:
-        def tensor(array: Floats) -> torch.Tensor:
-            return torch.from_numpy(array if keep is None else array[keep]).to(dtype)
-
-        return Rows(tensor(self.x), tensor(self.y), None if self.weight is None else tensor(self.weight))
+    """As given."""
+    groups: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,77 +53,190 @@ class TableData:
 
     preprocessor: Preprocessor
     target: TargetScaler
-    encoded: Encoded
+    target_because: str
+    encoded: Rows
+    """In float64, the target in units of its spread."""
     held_out: tuple[Mask, ...]
     """One mask for each fold; none if validation rows were given."""
-    validation: Encoded | None
+    validation: Rows | None
     grouped: bool
     rows_given: int
     """Those of weight 0 among them."""
-    warnings: tuple[str, ...]
+    row_numbers: NDArray[np.int64] | None = None
+    """Of the encoded rows in the table, where some were left out."""
+    apart: Apart | None = None
+
+    @classmethod
+    def read(
+        cls,
+        spec: Spec,
+        X: Any,
+        y: Any,
+        weight: Any = None,
+        groups: Any = None,
+        labels: Labels | None = None,
+        validation: Callable[[Preprocessor], Table] | None = None,
+        **bounds: Any,
+    ) -> TableData:
+        """What an estimator was given. What its columns were taken for is told."""
+        unread = [name for name, meaning in (spec.columns or {}).items() if meaning == "drop"]
+        data = cls.of(spec, Table.read(X, y, weight, groups, labels, unread=unread, **bounds), validation)
+        for note in data.preprocessor.notes:
+            warn_of_table(note, 5)
+        return data
 
     @classmethod
     def of(cls, spec: Spec, given: Table, validation: Callable[[Preprocessor], Table] | None = None) -> TableData:
         """`validation` reads rows to validate on as columns of the same kinds."""
         table, scale = given.weighted(), scaling(spec)
-        preprocessor = Preprocessor.fit(table.names, table.columns, table.weight, scaling=scale)
+        numbers = None if table is given or given.weight is None else np.flatnonzero(given.weight > 0)
+        away = None
+        if spec.calibrate == CONFORMAL:
+            out = set_apart(len(table))
+            numbers = np.flatnonzero(~out) if numbers is None else numbers[~out]
+            away, table = table.rows(out), table.rows(~out).weighted()
+        meant = recognise(table.names, table.columns, spec.columns, table.decimal)
+        table = replace(table, columns=meant.columns)
+        preprocessor = Preprocessor.fit(table.names, table.columns, table.weight, scaling=scale, rules=meant.rules)
+        notes = (*meant.notes, *constants(table.columns, [one.width > 0 for one in preprocessor.encodings]))
         x = preprocessor.encoded(table.columns)
         masks = _masks(spec, row_labels(x, table.groups), table) if validation is None else ()
         known = table  # the rows that some member is fitted to
         if len(masks) == 1 and masks[0].any():
             known = table.rows(~masks[0])
             preprocessor = Preprocessor.fit(
-                table.names, known.columns, known.weight, within=table.columns, scaling=scale
+                table.names,
+                known.columns,
+                known.weight,
+                within=table.columns,
+                scaling=scale,
+                rules=meant.rules,
             )
             x = preprocessor.encoded(table.columns)
-        target = TargetScaler.fit(known.y, known.weight)
-        aside = None
-        if validation is not None:
-            rows = validation(preprocessor)
-            aside = Encoded(preprocessor.encoded(rows.columns), target.transform(rows.y), None)
+        inside = np.arange(len(table)) if known is table else np.flatnonzero(~masks[0])
+        rows = None if validation is None else validation(preprocessor)
+        every_y = table.y if rows is None else np.concatenate([table.y, rows.y])
+        censored = table.bounds is not None
+        if given.labels is not None:
+            target, because = TargetScaler(0.0, 1.0, given.labels), str(given.labels)
+        else:
+            target, because = target_scaler(
+                spec,
+                known.y,
+                known.weight,
+                every_y,
+                lambda some: x[inside[some]],
+                censored=censored,
+                exposure=known.exposure,
+            )
+        if rows is not None and table.exposure is not None:
+            raise InputError("rows to validate on have no exposure: leave X_val and y_val out, or the exposure")
+        aside = None if rows is None else _rows(preprocessor.encoded(rows.columns), _observed(target, rows, censored))
         return cls(
-            preprocessor,
+            replace(preprocessor, notes=notes),
             target,
-            Encoded(x, target.transform(table.y), table.weight),
+            because,
+            _rows(x, _observed(target, table, censored), table.weight),
             masks,
             aside,
             table.groups is not None,
             len(given),
-            tuple(_numbers_as_text(preprocessor, known)),
+            numbers,
+            None if away is None else _apart(away, preprocessor),
         )
 
     def facts(self, spec: Spec) -> Facts:
-        table_rows = len(self.encoded.y)
+        table_rows = len(self.encoded)
         rows = max((int((~mask).sum()) or table_rows for mask in self.held_out), default=table_rows)
         line_leaves = None
-        if needs_line(spec, rows):
-            line_leaves = straight_line(self.encoded.rows(torch.float64, self._inside(0))).share_left
+        if needs_line(spec, rows) and not self.target.classes:
+            line_leaves = straight_line(self._inside(0)).share_left
         return Facts(
             table_rows=table_rows,
             rows=rows,
             columns=self.preprocessor.width,
             number_columns=self.preprocessor.coordinates,
             grouped=self.grouped,
+            target=self.target.name,
+            target_because=self.target_because,
+            classes=self.target.classes,
+            edges=self.target.edges,
+            censored=self.encoded.y.dim() > 1 and self.target.name != RATE,
             line_leaves=line_leaves,
         )
 
+    def novelty(self) -> Novelty:
+        """New rows may be of new groups: then it is calibrated on such."""
+        by_group = self.grouped and len(self.held_out) > 0
+        return Novelty.fit(self.encoded.x, torch.from_numpy(self.held_out[0]) if by_group else None)
+
     def everything(self, dtype: torch.dtype) -> Rows:
-        return self.encoded.rows(dtype)
+        return self.encoded.to(_CPU, dtype)
 
     def folds(self, plan: Plan) -> list[Fold]:
         dtype = plan.candidates[0].settings.dtype
+        self._check_precision(str(dtype).removeprefix("torch."))
         folds = []
         for k in range(max(1, len(self.held_out))):
-            data = self.encoded.rows(dtype, self._inside(k))
-            if self.validation is not None:
-                outside = self.validation.rows(dtype)
-            else:  # if nothing could be held out, all rows are both
-                outside = self.encoded.rows(dtype, self.held_out[k] if self.held_out[k].any() else None)
-            folds.append(Fold(data, outside, limit_copies(outside, plan.copies_limit)))
+            outside = self.validation or self._where(self.held_out[k])
+            inside, outside = self._inside(k).to(_CPU, dtype), outside.to(_CPU, dtype)
+            folds.append(Fold(inside, outside, limit_copies(outside, plan.copies_limit), k))
         return folds
 
-    def _inside(self, fold: int) -> Mask | None:
-        return ~self.held_out[fold] if self.held_out and self.held_out[fold].any() else None
+    def by_turns(self, folds: Sequence[Fold], members: int) -> tuple[Rows, Rows]:
+        """All rows, twice, for members that hold out these folds in turn: with their weights in each member's training,
+        and in its selection."""
+        everything = self.everything(folds[0].data.x.dtype)
+        inside, outside = [], []
+        for fold in folds:
+            held_out = torch.from_numpy(self.held_out[fold.number])
+            away = held_out if len(fold.held_out) < len(held_out) else torch.zeros_like(held_out)  # else: both are all
+            own = torch.ones_like(everything.number) if everything.weight is None else everything.weight
+            inside.append(torch.where(away, 0.0, own))
+            selecting = fold.selecting.weight
+            outside.append(torch.zeros_like(own))
+            outside[-1][away | ~away.any()] = own.new_ones(()) if selecting is None else selecting
+        turns = [k % len(folds) for k in range(members)]
+        return (
+            replace(everything, weight=torch.stack(inside)[turns]),
+            replace(everything, weight=torch.stack(outside)[turns]),
+        )
+
+    def _check_precision(self, dtype: str) -> None:
+        """Here, where the rows still have the numbers that the user knows."""
+        given = [("y", self.encoded, self.row_numbers)]
+        given += [] if self.validation is None else [("y_val", self.validation, None)]
+        for name, rows, numbers in given:
+            y = rows.number
+            check_precision(y.numpy(), self.target.inverse(y).numpy(), name, dtype, numbers)
+            if rows.weight is not None:
+                check_precision(rows.weight.numpy(), rows.weight.numpy(), "sample_weight", dtype, numbers)
+
+    def _inside(self, fold: int) -> Rows:
+        return self._where(~self.held_out[fold]) if self.held_out else self.encoded
+
+    def _where(self, mask: Mask) -> Rows:
+        """All rows if nothing could be held out: they are fitted and validate."""
+        return self.encoded if mask.all() or not mask.any() else self.encoded.where(torch.from_numpy(mask))
+
+
+def _observed(target: TargetScaler, table: Table, censored: bool) -> Floats:
+    """What is trained on: a number, or a number and its bounds, or a count and its exposure."""
+    if target.name == RATE:
+        return target.counted(table.y, table.exposure)
+    if not censored:
+        return target.transform(table.y)
+    bounds = np.stack([table.y, table.y], 1) if table.bounds is None else table.bounds
+    return target.bounded(table.y, bounds)
+
+
+def _apart(table: Table, preprocessor: Preprocessor) -> Apart:
+    names = None if table.groups is None else tuple(group_names(table.groups, len(table)))
+    return Apart(torch.from_numpy(preprocessor.encoded(table.columns)), table.y, names)
+
+
+def _rows(x: Floats, y: Floats, weight: Floats | None = None) -> Rows:
+    return Rows(torch.from_numpy(x), torch.from_numpy(y), None if weight is None else torch.from_numpy(weight))
 
 
 def _masks(spec: Spec, labels: NDArray[np.int64], table: Table) -> tuple[Mask, ...]:
@@ -124,12 +244,3 @@ def _masks(spec: Spec, labels: NDArray[np.int64], table: Table) -> tuple[Mask, .
     if asked.parts > 1:
         return tuple(fold_masks(labels, table.weight, asked.parts))
     return (held_out_mask(labels, table.weight, asked.fraction),)
-
-
-def _numbers_as_text(preprocessor: Preprocessor, table: Table) -> list[str]:
-    return [
-        f"{label} holds text that mostly reads as numbers, except for cells such as {cell!r}: it is read as "
-        "categories; if it is meant as numbers, leave such cells empty, or convert it with "
-        "pandas.to_numeric(errors='coerce')"
-        for label, cell in preprocessor.numbers_as_text(table.columns)
-    ]

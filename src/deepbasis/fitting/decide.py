@@ -7,28 +7,35 @@ from typing import Any
 
 from deepbasis.engine import device as devices
 from deepbasis.engine.settings import Settings
-from deepbasis.fitting.kinds import AUTO
+from deepbasis.errors import InputError
+from deepbasis.fitting.kinds import AUTO, CLASSES, CONFORMAL
 from deepbasis.fitting.plan import Architecture, Candidate, Facts, HoldOut, Plan
 from deepbasis.fitting.recipe import (
     FLOAT64_ROWS,
     HALF,
+    ONE_STACK_ROWS,
+    ONE_THREAD_PRODUCTS,
     ONE_THREAD_ROWS,
     RECIPES,
+    Networks,
     Recipe,
+    average_decay,
     batch_size_for,
     epochs_for,
     stream_epochs_for,
     weights_for,
 )
-from deepbasis.fitting.spec import EXACT, GAUSSIAN, Spec
+from deepbasis.fitting.spec import CENSORED, COUNTS, EXACT, GAUSSIAN, INTERVAL, STUDENT, Spec
 from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.methods import METHODS
+from deepbasis.registry import LIKELIHOODS
 
 NETWORK = "dbk-silu"
 """What method="auto" tries on every table."""
 
-_COMPILE_STEPS = 3_000  # from here on compiling pays on a GPU
+_COMPILE_STEPS = 50_000  # from here on compiling pays on a GPU
 _HELD_OUT = 0.1  # of the rows
+_OPTIMISM = 0.02  # nats a row
 
 
 def method_of(spec: Spec) -> str:
@@ -63,6 +70,20 @@ def needs_line(spec: Spec, rows: int) -> bool:
 
 def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     recipe = RECIPES[spec.recipe]
+    if spec.calibrate == CONFORMAL:  # that concerns rows that no candidate sees
+        if facts.classes:
+            raise InputError("calibrate='conformal' is for intervals of numbers, and the target is classes")
+        spec = replace(spec, calibrate=AUTO)
+    objective = spec.objective or METHODS[method_of(spec)].objective
+    if facts.edges and objective not in (EXACT, "mse"):
+        spec = replace(spec, likelihood=INTERVAL)
+    if facts.classes:
+        spec = _for_classes(spec)
+    if facts.censored:
+        if spec.likelihood not in (GAUSSIAN, CENSORED) or objective == "mse":
+            what = f"likelihood {spec.likelihood!r}" if spec.likelihood != GAUSSIAN else f"objective {objective!r}"
+            raise InputError(f"{what} cannot be trained by bounds of the target: leave it out, or lower and upper")
+        spec = replace(spec, likelihood=CENSORED)
     held_out = hold_out(spec, facts.table_rows)
     if facts.streamed:
         held_out = replace(held_out, parts=1)
@@ -72,23 +93,72 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
         precision = "float64" if known <= FLOAT64_ROWS else "float32"
     chosen = replace(spec, method=method_of(spec), dtype=precision)
     network, epoch_rows = _candidate(chosen, recipe, facts, max_steps)
+    rivals = _rivals(spec, recipe, network, facts)
     kernels = [
         _candidate(kernel, recipe, replace(facts, rows=facts.table_rows), max_steps)[0]
         for kernel in _kernels(spec, recipe, facts, precision)
     ]
     device = devices.named(spec.device)
+    in_memory = device.type == "cpu" and not facts.streamed
+    small = in_memory and facts.table_rows <= ONE_THREAD_ROWS
+    jobs = spec.n_jobs if isinstance(spec.n_jobs, int) and device.type == "cpu" else None
+    products = network.settings.batch_size * network.architecture.inner * network.architecture.width
     return Plan(
         recipe=spec.recipe,
         hold_out=held_out,
         scaling=scaling(spec),
+        target=facts.target,
+        target_because=facts.target_because,
         copies_limit=recipe.copies_limit,
         start_from_data=recipe.start_from_data,
-        candidates=(network, *(replace(kernel, on_all_rows=True) for kernel in kernels)),
+        candidates=(network, *rivals, *(_on_all_rows(kernel, facts) for kernel in kernels)),
+        race_steps=recipe.race_steps if rivals else 0,
         device=str(device),
-        one_thread=facts.table_rows <= ONE_THREAD_ROWS and device.type == "cpu" and not facts.streamed,
+        threads=1 if small else jobs,
+        member_threads=in_memory and facts.table_rows > ONE_STACK_ROWS and products <= ONE_THREAD_PRODUCTS,
+        jobs=jobs,
         epoch_rows=epoch_rows,
         warnings=_warnings(network.settings, facts, max_steps),
     )
+
+
+def _for_classes(spec: Spec) -> Spec:
+    """What is fitted to classes, where nothing else was asked for; the rest is refused."""
+    if spec.likelihood == GAUSSIAN:
+        spec = replace(spec, likelihood=CLASSES)
+    if LIKELIHOODS[spec.likelihood].target != "class":
+        raise InputError(f"likelihood {spec.likelihood!r} is for numbers, and the target is classes: leave it out")
+    objective = spec.objective or METHODS[method_of(spec)].objective
+    if objective in ("elbo", "mse", EXACT):
+        what = f"method {spec.method!r}" if spec.objective is None else f"objective {spec.objective!r}"
+        raise InputError(
+            f"{what} is not for classes: they are trained by the probability of the class (dppgp, ppgp), as the "
+            "methods dbk-silu, dbk-rbf and pp-dkl are"
+        )
+    if spec.trend == "linear":
+        raise InputError("trend 'linear' is for numbers, and the target is classes: leave it out")
+    return spec if spec.trend == "none" else replace(spec, trend="none")
+
+
+def _on_all_rows(kernel: Candidate, facts: Facts) -> Candidate:
+    """Each parameter fits the rows that judge it by about a nat too much in all: where that is little it may."""
+    parameters = facts.columns + 2  # lengthscales, variance, noise
+    return replace(kernel, on_all_rows=True, trained_apart=parameters > _OPTIMISM * facts.table_rows)
+
+
+def _rivals(spec: Spec, recipe: Recipe, network: Candidate, facts: Facts) -> list[Candidate]:
+    """Networks to try beside the first, in a race. Where most columns are noise, little may be learnt from each."""
+    settings = network.settings
+    on_gpu = devices.named(spec.device).type == "cuda"
+    decay = recipe.networks(facts.rows, settings.exact, on_gpu).rival_decay
+    asked = spec.embedding != AUTO or spec.weight_decay != AUTO or facts.streamed
+    asked |= spec.likelihood not in (GAUSSIAN, CLASSES)
+    steps = settings.epochs * settings.passes * -(-facts.rows // settings.batch_size)
+    is_map = network.architecture.embedding == "fourier"
+    if asked or is_map or decay is None or settings.exact or steps < 8 * recipe.race_steps:
+        return []
+    plain = replace(network.architecture, embedding="none")
+    return [replace(network, architecture=plain, settings=replace(settings, weight_decay=decay))]
 
 
 def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[Spec]:
@@ -122,7 +192,7 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
     return [
         replace(spec, method=name, **changes)
         for name in recipe.shallow_methods
-        if facts.columns <= spec.rank or "linear" not in METHODS[name].expansion
+        if facts.columns <= _rank(spec, recipe, name) or "linear" not in METHODS[name].expansion
     ]
 
 
@@ -149,59 +219,82 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
         steps = epochs * passes * steps_a_pass
     # A shallow kernel hardly overfits by its marginal likelihood: its steps can be long, and nothing has to stop early.
     kernel = shallow and exact
-    rate, kernel_rate = recipe.learning_rate, None
+    networks = recipe.networks(facts.rows, exact, on_gpu)
+    optimiser = networks.optimiser if spec.optimiser == AUTO else spec.optimiser
+    rate, kernel_rate = recipe.muon_learning_rate if optimiser == "muon" else recipe.learning_rate, None
+    muon_rate = recipe.muon_rate
     if kernel:
         rate, kernel_rate = recipe.shallow_learning_rate, recipe.shallow_kernel_rate
     if spec.learning_rate != AUTO:
+        muon_rate *= float(spec.learning_rate) / rate
         rate, kernel_rate = float(spec.learning_rate), None
     settings = Settings(
         objective=objective,
         epochs=epochs,
         passes=passes,
         batch_size=batch_size,
+        optimiser=optimiser,
         learning_rate=rate,
+        muon_rate=muon_rate,
         noise_learning_rate=recipe.noise_learning_rate,
         kernel_learning_rate=kernel_rate,
-        weight_decay=spec.weight_decay,
+        weight_decay=networks.weight_decay if spec.weight_decay == AUTO else float(spec.weight_decay),
         schedule=recipe.schedule,
-        average=None if exact else recipe.average,
-        selection="last" if kernel and spec.patience == AUTO else recipe.selection,
+        average=None if exact or recipe.average is None else average_decay(recipe.average, steps),
+        selection="last"
+        if kernel and spec.patience == AUTO
+        else "nll"
+        if spec.likelihood in (INTERVAL, CENSORED, STUDENT, *COUNTS)
+        or facts.classes  # the CRPS would be that of a latent number
+        else recipe.selection,
         patience=max(1, round(recipe.patience_share * epochs)) if spec.patience == AUTO else int(spec.patience),
         precision=spec.dtype,
         compile=on_gpu and steps >= _COMPILE_STEPS if spec.compile == AUTO else bool(spec.compile),
     )
-    small = facts.rows <= recipe.small_rows
-    factor = recipe.small_inner_factor if small else recipe.inner_factor
     architecture = Architecture(
         method=spec.method,
         likelihood=spec.likelihood,
-        rank=spec.rank,
+        rank=_rank(spec, recipe, spec.method, networks),
         width=spec.width,
         blocks=spec.blocks,
-        inner=factor * spec.width if spec.inner == AUTO else int(spec.inner),
-        embedding=_embedding(spec, recipe, facts),
+        inner=networks.inner_factor * spec.width if spec.inner == AUTO else int(spec.inner),
+        embedding=_embedding(spec, recipe, networks, facts),
         trend=_trend(spec, recipe, facts),
         jitter=recipe.shallow_jitter if kernel else JITTER,
+        edges=facts.edges if spec.likelihood == INTERVAL else (),
+        classes=facts.classes,
     )
     again = kernel and spec.epochs == AUTO and max_steps is None
     return Candidate(
         architecture=architecture,
         settings=settings,
         members=spec.members,
-        weights=weights_for(recipe, objective, *(None if w == AUTO else float(w) for w in (spec.alpha, spec.beta))),
-        calibrate=recipe.calibrate and spec.likelihood == GAUSSIAN if spec.calibrate == AUTO else bool(spec.calibrate),
+        weights=weights_for(networks, objective, *(None if w == AUTO else float(w) for w in (spec.alpha, spec.beta))),
+        calibrate=recipe.calibrate and spec.likelihood in (GAUSSIAN, CLASSES)
+        if spec.calibrate == AUTO
+        else bool(spec.calibrate),
         noise_rate_again=recipe.shallow_noise_rate
         if again and recipe.shallow_noise_rate > recipe.noise_learning_rate
         else None,
     ), epoch_rows
 
 
-def _embedding(spec: Spec, recipe: Recipe, facts: Facts) -> str:
-    """A network learns low frequencies of the coordinates first, and a map has high ones."""
+def _rank(spec: Spec, recipe: Recipe, method: str, networks: Networks | None = None) -> int:
+    if spec.rank != AUTO:
+        return int(spec.rank)
+    is_silu = METHODS[method].expansion == "silu"
+    return networks.rank if is_silu and networks is not None else recipe.inducing_points
+
+
+def _embedding(spec: Spec, recipe: Recipe, networks: Networks, facts: Facts) -> str:
+    """A network learns low frequencies first: it is given waves of each column, or of a map's coordinates together."""
     if spec.embedding != AUTO:
         return spec.embedding
-    places = 2 <= facts.number_columns <= recipe.coordinates and facts.rows > recipe.small_rows
-    return "fourier" if places and METHODS[spec.method].backbone == "resnet" else "none"
+    if METHODS[spec.method].backbone != "resnet":
+        return "none"
+    if 2 <= facts.number_columns <= recipe.coordinates and facts.rows > recipe.small_rows:
+        return "fourier"
+    return networks.embedding if facts.columns <= networks.embedding_columns else "none"
 
 
 def _trend(spec: Spec, recipe: Recipe, facts: Facts) -> str:

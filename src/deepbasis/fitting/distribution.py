@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from deepbasis import plots
 from deepbasis.errors import InputError, check_positive_int
 from deepbasis.fitting.kinds import SHARE, check_seed
-from deepbasis.gp.predictive import Predictive
+from deepbasis.gp import censored, metrics
+from deepbasis.gp.counts import Counts
+from deepbasis.gp.discrete import Discrete
+from deepbasis.gp.predictive import Predictive, ndtr
+from deepbasis.gp.warps import normal_rule
+from deepbasis.tables.predictions import PredictionColumns
+from deepbasis.tables.targets import check_exposure
 
 Floats = NDArray[np.float64]
+
+_NODES = 4.0  # to a standard deviation, of the quadrature of an entropy
 
 
 class PredictiveDistribution:
@@ -49,6 +59,23 @@ class PredictiveDistribution:
     def std(self) -> Floats:
         return self.tensors.std.numpy()
 
+    @property
+    def values(self) -> Floats:
+        """Of a count or a rating: all that it can be, [k]."""
+        return self._discrete().values.numpy()
+
+    @property
+    def pmf(self) -> Floats:
+        """Of a count or a rating: the probability of every value, [rows, k]."""
+        return self._discrete().pmf.numpy()
+
+    def _discrete(self) -> Discrete | Counts:
+        if not isinstance(self.tensors, Discrete | Counts):
+            raise InputError(
+                "only a count or a rating has values with probabilities: fit with target='count' or 'ordinal'"
+            )
+        return self.tensors
+
     def quantile(self, q: ArrayLike) -> Floats:
         """[n] at one level between 0 and 1, or [n, k] at k levels."""
         levels = np.asarray(q, dtype=object)
@@ -61,6 +88,24 @@ class PredictiveDistribution:
         """Lower and upper end of the central interval: as much probability below it as above it."""
         lower, upper = self.tensors.interval(SHARE.check("coverage", coverage))
         return lower.numpy(), upper.numpy()
+
+    @property
+    def median(self) -> Floats:
+        return self.quantile(0.5)
+
+    def survival(self, t: ArrayLike) -> Floats:
+        """The probability that the target is above t: [n] for one number, or [n, k] for k of them."""
+        times = np.asarray(t, dtype=np.float64)
+        if times.ndim > 1 or not np.isfinite(times).all():
+            raise InputError(f"t must be a number or a list of numbers, got {t!r}")
+        found = np.stack([1.0 - self.cdf(np.full(len(self), one)) for one in np.atleast_1d(times)], 1)
+        return found if times.ndim else found[:, 0]
+
+    def exposed(self, exposure: ArrayLike) -> PredictiveDistribution:
+        """Of counts with a rate: those of an exposure for each row, in place of 1."""
+        if not isinstance(self.tensors, Counts):
+            raise InputError("exposure is for counts: fit with likelihood='poisson' or 'negative-binomial'")
+        return PredictiveDistribution(self.tensors.exposed(torch.from_numpy(check_exposure(exposure, len(self))).log()))
 
     def cdf(self, y: ArrayLike) -> Floats:
         return self.tensors.cdf(y).numpy()
@@ -75,16 +120,54 @@ class PredictiveDistribution:
         """Continuous ranked probability score, in the target's units."""
         return self.tensors.crps(y).numpy()
 
+    def entropy(self) -> Floats:
+        """How uncertain each row is, in nats: E[-log p(y)], of a count or a rating the entropy of its probabilities."""
+        if isinstance(self.tensors, Discrete | Counts):
+            return torch.special.entr(self.tensors.pmf).sum(1).numpy()
+        nodes, shares = normal_rule(torch.zeros((), dtype=torch.float64), _NODES)
+        levels = zip(ndtr(nodes).tolist(), shares.tolist(), strict=True)  # y = F^-1(level), level = Phi(z), z normal
+        return -sum(share * self.log_prob(self.quantile(level)) for level, share in levels)
+
+    def to_frame(self, coverage: float | None = 0.95, quantiles: Sequence[float] = (), index: Any = None) -> Any:
+        """A pandas DataFrame with the columns of `deepbasis predict`: mean, std, lower_95, upper_95, q_0.1 ..."""
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            raise InputError("a frame needs pandas: pip install 'deepbasis[tables]'") from None
+        columns = PredictionColumns(None if coverage is None else SHARE.check("coverage", coverage), tuple(quantiles))
+        return pd.DataFrame(dict(zip(columns.names, columns.numbers(self), strict=True)), index=index)
+
+    def plot(self, ax: Any = None, y: ArrayLike | None = None, coverage: float = 0.95) -> Any:
+        """The mean and the interval of every row, with the targets `y` if given, on a matplotlib axes.
+
+        Without one a figure is made: `dist[:50].plot().figure`.
+        """
+        ax = plots.new_figure(6.4, 3.2).subplots() if ax is None else ax
+        return plots.intervals(ax, self.mean, *self.interval(coverage), y=y, coverage=coverage)
+
     def sample(self, n: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
         """Draws [rows, n], independent between rows."""
         return self.tensors.sample(check_positive_int("n", n), generator(random_state)).T.numpy()
 
 
+def scores(
+    predicted: Predictive,
+    y: Floats,
+    bounds: Floats | None,
+    weight: Floats | None = None,
+) -> dict[str, float]:
+    """The metrics of predictions; with `bounds`, those of a censored target."""
+    numbers, counted = torch.from_numpy(y), None if weight is None else torch.from_numpy(weight)
+    if bounds is None:
+        return metrics.evaluate(predicted, numbers, counted)
+    lower, upper = torch.from_numpy(bounds).unbind(1)
+    return censored.evaluate(predicted, numbers, lower, upper, counted)
+
+
 def generator(random_state: int | np.random.RandomState | None) -> torch.Generator:
+    """From None numpy's global state is drawn from, as in scikit-learn: `np.random.seed` holds."""
     made = torch.Generator()
     seed = check_seed("random_state", random_state)
-    if seed is None:
-        made.seed()
-    else:
-        made.manual_seed(int(seed.randint(2**31 - 1)) if isinstance(seed, np.random.RandomState) else seed)
-    return made
+    if not isinstance(seed, int):
+        seed = int((np.random if seed is None else seed).randint(2**31 - 1))
+    return made.manual_seed(seed)

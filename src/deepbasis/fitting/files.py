@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
-from deepbasis.errors import InputError
-from deepbasis.fitting.budget import Budget, fits_in_memory, parse_memory
+from deepbasis.errors import InputError, warn_of_table
+from deepbasis.fitting.budget import (
+    Budget,
+    fits_in_memory,
+    parse_memory,
+    resident_bytes,
+    room_for_members,
+    words,
+)
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.decide import make_plan
-from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.fitting.distribution import PredictiveDistribution, scores
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
 from deepbasis.fitting.kinds import SHARE
+from deepbasis.fitting.novelty import Watch
 from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.run import fit_stream, fit_table
-from deepbasis.fitting.spec import RunOptions, Spec
+from deepbasis.fitting.spec import COUNTS, RunOptions, Spec
 from deepbasis.fitting.streams import StreamData
-from deepbasis.fitting.train import Execution
-from deepbasis.gp import metrics
+from deepbasis.fitting.train import Execution, deadline
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
-from deepbasis.tables.output import write_table
-from deepbasis.tables.predictions import PartFiles, PredictionColumns, input_names, open_inputs, part_paths
+from deepbasis.tables.cells import OddCells
+from deepbasis.tables.output import write_tables
+from deepbasis.tables.predictions import (
+    ClassColumns,
+    PartFiles,
+    PredictionColumns,
+    check_not_read_again,
+    input_names,
+    open_inputs,
+    part_paths,
+    remove_stale_parts,
+    without_formulas,
+)
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.roles import Roles, read_target
 from deepbasis.tables.source import Source
@@ -43,34 +63,85 @@ def prepare_files(
     *,
     weight: str | None = None,
     groups: str | None = None,
+    lower: str | None = None,
+    upper: str | None = None,
     drop: Collection[str] = (),
+    drop_missing_target: bool = False,
     validation: Any = None,
     options: RunOptions,
     team: Team = ALONE,
+    classes: bool | None = False,
+    say: Callable[[str], None] = warn_of_table,
 ) -> tuple[Plan, Callable[[], Fitted]]:
-    """The plan for a table in files, and a function that carries it out."""
+    """The plan for a table in files, and a function that carries it out.
+
+    `classes` says whether the target is one; None: if it holds no numbers. `say` is told what columns were taken for.
+    """
     limit = parse_memory(options.memory)
     if options.checkpoint is not None and spec.random_state is None:
         raise InputError("checkpoint needs a random_state (--seed): only a run with the same seed can be resumed")
+    if options.checkpoint is not None and spec.time_limit is not None:
+        raise InputError("checkpoint and time_limit do not go together: a run that is resumed would have other steps")
+    until = deadline(spec.time_limit)
     devices.present(spec.device)
-    source = Source.open(data, drop=drop)
-    roles = Roles.of(source, target, weight, groups)
+    meanings = spec.columns or {}
+    text = [name for name, meaning in meanings.items() if meaning in ("category", "date", "text")]
+    dropped = [name for name, meaning in meanings.items() if meaning == "drop"]
+    source = Source.open(data, drop=[*drop, *dropped], text=text)
+    for note in source.notes:
+        say(note)
+    roles = Roles.of(source, target, weight, groups, classes, lower, upper, drop_missing_target)
+    if roles.target_rule is not None:
+        say(f"target column '{target}' holds numbers that are written as text, and is read as such")
     aside = None
     if validation is not None:
-        text = [name for name in source.text_columns() if name in roles.features]
+        as_text = [*roles.features, *([target] if roles.labels is not None and roles.labels.are_text else [])]
+        text = [name for name in source.text_columns() if name in as_text]
         aside = Source.open(validation, [*roles.features, roles.target], text=text)
+    kinds = [source.kinds[name] for name in roles.features]
+    need = resident_bytes(source.rows, source.row_bytes, kinds) + source.open_bytes
     streamed = options.stream
     if streamed is None:  # workers may have different amounts of memory, and must do the same
-        streamed = team.agree(not fits_in_memory(source.rows, source.row_bytes(), limit))
+        streamed = team.agree(not fits_in_memory(need, limit))
+    elif not streamed and limit is not None and not fits_in_memory(need, limit):
+        raise InputError(
+            f"{source.name} takes about {words(need)} in memory, more than the limit of {words(limit)} leaves; allow "
+            "it to be streamed, or give more memory"
+        )
+    if streamed and drop_missing_target:
+        raise InputError(
+            f"drop_missing_target is for tables in memory, and {source.name} is streamed: remove the rows without a "
+            "target from the files"
+        )
     if streamed:
+        if spec.time_limit is not None:
+            raise InputError("time_limit is for tables in memory: of a stream max_steps limits the work")
+        if lower is not None or upper is not None:
+            raise InputError("bounds of the target are for a table in memory: take one that fits, or give more memory")
+        if spec.likelihood in COUNTS:
+            raise InputError(
+                f"likelihood {spec.likelihood!r} is for a table in memory: take target='count' for a stream"
+            )
         stream = StreamData.of(spec, source, roles, aside, limit, team)
+        for note in stream.preprocessor.notes:
+            say(note)
         plan = make_plan(spec, stream.facts(spec), options.max_steps)
-        return plan, partial(fit_stream, spec, plan, stream, Execution(options.checkpoint, team=team))
+        execution = Execution(options.checkpoint, team=team)
+        return plan, lambda: replace(fit_stream(spec, plan, stream, execution), target_name=target)
     read_aside = None if aside is None else partial(_read_validation, aside, roles.for_validation())
     with source.located():
         resident = TableData.of(spec, roles.table(source), read_aside)
+    for note in resident.preprocessor.notes:
+        say(note)
     plan = make_plan(spec, resident.facts(spec), options.max_steps)
-    return plan, partial(fit_table, spec, plan, resident, Execution(options.checkpoint, team=team))
+    room = None if limit is None else room_for_members(limit, need)
+    execution = Execution(options.checkpoint, team=team, member_room=room, deadline=until)
+
+    def fit() -> Fitted:
+        with source.located():
+            return replace(fit_table(spec, plan, resident, execution), target_name=target)
+
+    return plan, fit
 
 
 def _read_validation(source: Source, roles: Roles, like: Preprocessor) -> Table:
@@ -83,21 +154,30 @@ def predict_files(
     fitted: Fitted,
     data: Any,
     out: str | PathLike[str],
-    columns: PredictionColumns,
+    columns: PredictionColumns | ClassColumns,
     *,
     ids: Sequence[str] = (),
     memory: int | str | None = None,
     team: Team = ALONE,
     visible: bool = False,
 ) -> list[Path]:
-    """Every file of a table into one of the same name in the folder `out`; workers of a team share them."""
+    """Every file of a table into one of the same name in the folder `out`; workers of a team share them.
+
+    Parts of files that are no longer there are removed.
+    """
     source = open_inputs(data, fitted.preprocessor, ids)
     paths = part_paths(source, out)
+    check_not_read_again(data, out, paths)
     mine = range(team.rank, len(paths), team.size)
     with RowCounter(sum(source.file_rows[file] for file in mine), visible and team.first, "predicting") as progress:
-        parts = part_files(fitted, source, columns, ids, memory, progress)
+        watch, odd = Watch(fitted.novelty, fitted.preprocessor), OddCells()
+        parts = part_files(fitted, source, columns, ids, memory, progress, watch, odd)
+        if team.first:
+            remove_stale_parts(data, out, paths)
         for file in mine:
             parts.write(file, paths[file])
+    watch.warn()
+    odd.warn(source.name)
     return [paths[file] for file in mine]
 
 
@@ -105,28 +185,39 @@ def predict_file(
     fitted: Fitted,
     data: Any,
     out: str,
-    columns: PredictionColumns,
+    columns: PredictionColumns | ClassColumns,
     *,
     ids: Sequence[str] = (),
     memory: int | str | None = None,
+    safe_csv: bool = False,
 ) -> None:
-    """One file into one file; "-" is standard output."""
+    """One file into one file; "-" is standard output. With `safe_csv` no copied text looks like a formula."""
     source = open_inputs(data, fitted.preprocessor, ids)
     source.check_rows()
-    parts = part_files(fitted, source, columns, ids, memory)
+    watch, odd = Watch(fitted.novelty, fitted.preprocessor), OddCells()
+    parts = part_files(fitted, source, columns, ids, memory, watch=watch, odd=odd)
     if out.lower().endswith(".parquet"):
         parts.write(0, Path(out))
     else:
-        write_table(parts.frame(0), out)
+        write_tables((without_formulas(one, ids) if safe_csv else one for one in parts.frames(0)), out)
+    watch.warn()
+    odd.warn(source.name)
 
 
-def evaluate_file(fitted: Fitted, data: Any, target: str) -> tuple[int, dict[str, float]]:
-    """The number of rows of one file, and the scores of their predictions."""
-    beside = [] if fitted.preprocessor.input_columns else [target]  # of an array: all columns but the target
+def evaluate_file(
+    fitted: Fitted, data: Any, target: str | None = None, lower: str | None = None, upper: str | None = None
+) -> tuple[int, dict[str, float]]:
+    """The number of rows of one file, and the scores of their predictions; the model may know its target's name."""
+    target = fitted.target_column(target)
+    columns = [column for column in (target, lower, upper) if column is not None]
+    beside = [] if fitted.preprocessor.input_columns else columns  # of an array: all columns but these
     source = open_inputs(data, fitted.preprocessor, beside)
-    y, encode = read_target(data, target), _Encode(fitted, input_names(source, fitted.preprocessor, beside))
+    labels = fitted.target.labels if fitted.target.classes else None
+    y, bounds = read_target(data, target, labels, lower, upper)
+    encode = _Encode(fitted, input_names(source, fitted.preprocessor, beside))
     predicted = fitted.predict_encoded(encode(block) for block in source.all_blocks(encode.names, ROWS_AT_A_TIME))
-    return len(y), metrics.evaluate(predicted, torch.from_numpy(y))
+    encode.odd.warn(source.name)
+    return len(y), scores(predicted, y, bounds)
 
 
 @dataclass(frozen=True)
@@ -135,34 +226,56 @@ class _Encode:
 
     fitted: Fitted
     names: Sequence[str]
+    odd: OddCells = field(default_factory=OddCells)
 
     def __call__(self, block: FileBlock) -> torch.Tensor:
         with block.located():
-            x = self.fitted.preprocessor.encoded([block.column(name) for name in self.names])
+            found = self.fitted.preprocessor.completed(map(block.column, self.names), len(block))
+            x = self.fitted.preprocessor.encoded(found, self.odd)
         return torch.from_numpy(x).to(self.fitted.ensemble.stack.dtype)
 
 
 def part_files(
     fitted: Fitted,
     source: Source,
-    columns: PredictionColumns,
+    columns: PredictionColumns | ClassColumns,
     ids: Sequence[str] = (),
     memory: int | str | None = None,
     progress: Callable[[int], None] = lambda rows: None,
+    watch: Watch | None = None,
+    odd: OddCells | None = None,
 ) -> PartFiles:
     """The predictions of this model for a source, read and written in blocks that fit into memory."""
-    encode = _Encode(fitted, input_names(source, fitted.preprocessor, ids))
+    encode = _Encode(fitted, input_names(source, fitted.preprocessor, ids), odd or OddCells())
+    if isinstance(columns, PredictionColumns) and columns.guarantee and columns.coverage is not None:
+        fitted.guarantee().level(columns.coverage)  # refused before anything is predicted
     components = len(fitted.models) * (1 if fitted.calibration is None else len(fitted.calibration.scales))
     numbers = fitted.preprocessor.width + 4 * components + len(columns.names)
-    sizes = Budget.of(parse_memory(memory)).sizes(source.row_bytes(), len(source.names), numbers, 8)
+    budget = Budget.of(parse_memory(memory), source.open_bytes)
+    budget = replace(budget, room=min(budget.room, budget.left))  # blocks of any size give the same predictions
+    sizes = budget.sizes(source.row_bytes, len(source.names), numbers, 8)
 
-    def predict(block: FileBlock) -> PredictiveDistribution:
-        return PredictiveDistribution(fitted.predict_encoded([encode(block)]))
+    def guaranteed(found: PredictiveDistribution, coverage: float) -> list[NDArray[np.float64]]:
+        return [end.numpy() for end in fitted.guarantee().interval(found.tensors, coverage)]
+
+    def predict(block: FileBlock) -> list[NDArray[np.float64]]:
+        x = encode(block)
+        if watch is not None:
+            watch.look(x)
+        found = PredictiveDistribution(fitted.predict_encoded([x]))
+        return columns.numbers(found, lambda: fitted.novelty.p_values(x).numpy(), partial(guaranteed, found))
 
     return PartFiles(source, encode.names, predict, columns, ids, fitted.fingerprint, sizes.block_rows, progress)
 
 
-def prediction_columns(coverage: float | None, quantiles: Sequence[float]) -> PredictionColumns:
+def class_columns(fitted: Fitted, novelty: bool = False) -> ClassColumns:
+    return ClassColumns(tuple(fitted.target.labels.names), novelty)
+
+
+def prediction_columns(
+    coverage: float | None, quantiles: Sequence[float], novelty: bool = False, guarantee: bool = False
+) -> PredictionColumns:
     """The columns of a prediction, once their levels are checked."""
     levels = tuple(SHARE.check("a quantile's level q", level) for level in quantiles)
-    return PredictionColumns(None if coverage is None else SHARE.check("coverage", coverage), levels)
+    interval = None if coverage is None else SHARE.check("coverage", coverage)
+    return PredictionColumns(interval, levels, novelty, guarantee)

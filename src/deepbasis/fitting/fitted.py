@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -18,21 +17,34 @@ from torch import Tensor
 
 from deepbasis import __version__, storage
 from deepbasis.engine.checkpoint import HISTORY
+from deepbasis.engine.checks import LARGEST
 from deepbasis.engine.members import Ensemble, Member
-from deepbasis.errors import FileFormatError, InputError, check_number, check_positive_int
-from deepbasis.fitting.distribution import PredictiveDistribution, generator
+from deepbasis.errors import FileFormatError, InputError, NumericalError, check_number, check_positive_int
+from deepbasis.fitting.diagnosis import Diagnosis
+from deepbasis.fitting.distribution import PredictiveDistribution, generator, scores
+from deepbasis.fitting.kinds import WARP
+from deepbasis.fitting.novelty import Novelty, Watch
 from deepbasis.fitting.plan import Architecture, Plan
 from deepbasis.fitting.spec import Spec
-from deepbasis.gp import metrics
 from deepbasis.gp.calibration import Calibration
+from deepbasis.gp.classes import Classes
+from deepbasis.gp.conformal import Conformal
+from deepbasis.gp.discrete import Discrete
+from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
-from deepbasis.gp.predictive import Predictive
+from deepbasis.gp.predictive import GaussianMixture, Predictive
+from deepbasis.gp.warped import Warped
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.targets import TargetScaler, check_target
+from deepbasis.tables.scaler import TargetScaler
+from deepbasis.tables.targets import check_bounds, check_weight
 
-KIND = "regressor"
+KIND = "model"
 
 ROWS_AT_A_TIME = 65_536
+
+
+def _versions() -> dict[str, str]:
+    return {"deepbasis": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ class Fitted:
     target: TargetScaler
     models: tuple[DeepBasisGP, ...]
     calibration: Calibration | None
+    novelty: Novelty
     alpha: float
     beta: float
     history: tuple[dict[str, NDArray[np.float64]], ...]
@@ -56,8 +69,21 @@ class Fitted:
     rows: int
     """Rows of the table, held-out rows included."""
     device: torch.device
+    diagnosis: Diagnosis | None = None
+    conformal: Conformal | None = None
+    """From rows that nothing else of the fit has seen, if it was asked for."""
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
+    target_name: str | None = None
+    """The column or the series that the target was; an array has no name."""
+    versions: Mapping[str, str] = field(default_factory=_versions)
+    """What it was fitted with."""
+
+    def target_column(self, given: str | None = None) -> str:
+        """The column that is named, or that of the fit."""
+        if given is None and self.target_name is None:
+            raise InputError("target must be named: the model was fitted to an array, which has no name")
+        return str(self.target_name if given is None else given)
 
     # ---- predictions -------------------------------------------------------------------------------------------
 
@@ -68,29 +94,68 @@ class Fitted:
 
     @property
     def noise(self) -> NDArray[np.float64]:
-        """Noise variance of each member, in squared units of the target, before calibration."""
+        """Noise variance of each member before calibration, in squared units of the target, or of its warp."""
         return np.array([model.noise().item() for model in self.models]) * self.target.scale**2
 
     def predict(self, X: Any, rows: int = ROWS_AT_A_TIME) -> PredictiveDistribution:
         """The distribution of the target for every row of a table; `rows` of them are encoded at a time."""
-        return PredictiveDistribution(self.predict_encoded(self._chunks(X, rows)))
+        watch = Watch(self.novelty, self.preprocessor)
+        found = PredictiveDistribution(self.predict_encoded(watch.over(self._chunks(X, rows))))
+        watch.warn()
+        return found
 
     def predict_encoded(self, chunks: Iterable[Tensor]) -> Predictive:
         """The same of rows that the preprocessor has encoded, one chunk after another: only one is held at a time."""
         first, *others = (self.ensemble.predict(x).double() for x in chunks)
         predicted = first.followed_by(others) if others else first
-        return predicted.affine(self.target.scale, self.target.mean)
+        found = self.target.distribution(predicted)
+        if not _is_finite(found.base if isinstance(found, Warped | Discrete) else found):
+            raise NumericalError("some predictions are not finite: parameters of the model are too large; fit it again")
+        return found
+
+    def mean(self, X: Any) -> NDArray[np.float64]:
+        """That of `predict(X)`. Where it is the mean of f, no variance is computed."""
+        kind = type(self.models[0].likelihood)
+        gaussian = (GaussianLikelihood.predictive, GaussianLikelihood.distribution)
+        if self.target.warp is None and (kind.predictive, kind.distribution) == gaussian:  # of a subclass, perhaps
+            watch = Watch(self.novelty, self.preprocessor)
+            chunks = watch.over(self._chunks(X))
+            members = [self.ensemble.means(x).mean(0, dtype=torch.float64) for x in chunks]
+            found = self.target.inverse(torch.cat(members))
+            if bool(found.isfinite().all()):
+                watch.warn()
+                return found.numpy()
+        return self.predict(X).mean  # or the error that says why there is none
+
+    def guarantee(self) -> Conformal:
+        if self.conformal is None:
+            raise InputError("guarantee needs rows that the fit has not seen: fit with calibrate='conformal'")
+        return self.conformal
+
+    def p_values(self, X: Any) -> NDArray[np.float64]:
+        """Of "a row like those of the fit", for every row of a table."""
+        return torch.cat([self.novelty.p_values(x) for x in self._chunks(X)]).numpy()
 
     def _chunks(self, X: Any, rows: int = ROWS_AT_A_TIME) -> Iterator[Tensor]:
         for part in self.preprocessor.chunks(X, rows):
             yield torch.from_numpy(part).to(self.ensemble.stack.dtype)
 
-    def evaluate(self, X: Any, y: ArrayLike) -> dict[str, float]:
-        target = check_target(y)
-        predicted = self.predict(X).tensors
-        if len(predicted.mean) != len(target):
-            raise InputError(f"X has {len(predicted.mean)} rows but y has {len(target)}: they must agree")
-        return metrics.evaluate(predicted, torch.from_numpy(target))
+    def evaluate(
+        self,
+        X: Any,
+        y: ArrayLike,
+        weight: Any = None,
+        lower: Any = None,
+        upper: Any = None,
+        exposure: Any = None,
+    ) -> dict[str, float]:
+        target = self.target.check(y)
+        bounds = check_bounds(target, lower, upper)
+        found = self.predict(X)
+        predicted = (found if exposure is None else found.exposed(exposure)).tensors
+        if len(predicted) != len(target):
+            raise InputError(f"X has {len(predicted)} rows but y has {len(target)}: they must agree")
+        return scores(predicted, target, bounds, None if weight is None else check_weight(weight, len(target)))
 
     def sample_functions(self, n: int, random_state: Any = None) -> Callable[[Any], NDArray[np.float64]]:
         """Draws of the noise-free function: X -> [rows, n]."""
@@ -109,8 +174,7 @@ class Fitted:
             )
 
         def functions(X: Any) -> NDArray[np.float64]:
-            rows = torch.cat([drawn(x) for x in self._chunks(X)]).double().numpy()
-            return rows * self.target.scale + self.target.mean
+            return self.target.inverse(torch.cat([drawn(x) for x in self._chunks(X)]).double()).numpy()
 
         return functions
 
@@ -124,33 +188,37 @@ class Fitted:
     def fingerprint(self) -> str:
         """Differs between models that predict differently."""
         tensors, metadata = self._contents()
-        named = {name: metadata[name] for name in ("architecture", "preprocessing", "target", "calibration")}
-        digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode())
-        for name in sorted(tensors):
-            if not name.startswith("history/"):
-                digest.update(name.encode())
-                digest.update(tensors[name].detach().cpu().numpy().tobytes())
-        return digest.hexdigest()
+        named = {
+            name: metadata[name] for name in ("architecture", "preprocessing", "target", "calibration", "conformal")
+        }
+        return storage.digest({k: v for k, v in tensors.items() if not k.startswith("history/")}, named)
 
     def _contents(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        arrays, preprocessing = self.preprocessor.state()
-        tensors = {f"preprocessor/{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
+        tensors: dict[str, Tensor] = {}
         for k, model in enumerate(self.models):
             tensors |= {f"member/{k}/{name}": value for name, value in model.state_dict().items()}
             tensors |= {f"history/{k}/{name}": torch.from_numpy(v) for name, v in self.history[k].items()}
+        tensors |= {f"novelty/0/{name}": value for name, value in self.novelty.tensors().items()}
+        if self.conformal is not None:
+            tensors |= {f"conformal/0/{name}": value for name, value in self.conformal.tensors().items()}
         spec = dict(vars(self.spec))
         if not isinstance(spec["random_state"], int | None):
             spec["random_state"] = None  # a generator's state is not part of the model
+        if not isinstance(spec["target"], str):
+            spec["target"] = WARP  # a transformer was tabulated
         return tensors, {
-            "version": __version__,
+            "versions": dict(self.versions),
+            "target_name": self.target_name,
             "spec": spec,
             "plan": self.plan.to_json(),
             "chosen": self.chosen,
             "architecture": asdict(self.architecture),
             "members": len(self.models),
-            "preprocessing": preprocessing,
+            "preprocessing": self.preprocessor.state(),
             "target": self.target.state(),
             "calibration": None if self.calibration is None else asdict(self.calibration),
+            "conformal": None if self.conformal is None else self.conformal.groups,
+            "diagnosis": None if self.diagnosis is None else asdict(self.diagnosis),
             "alpha": self.alpha,
             "beta": self.beta,
             "validation": self.validation,
@@ -164,10 +232,7 @@ class Fitted:
         try:
             return _restored(tensors, metadata, device)
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
-            raise FileFormatError(f"{path} does not hold a regressor that this release understands: {error}") from error
-
-    def on(self, device: torch.device) -> Fitted:
-        return replace(self, device=device)
+            raise FileFormatError(f"{path} does not hold a model that this release understands: {error}") from error
 
 
 def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torch.device) -> Fitted:
@@ -180,14 +245,17 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
     if replace(architecture, rank=planned.rank) != planned or not 0 < architecture.rank <= planned.rank:
         raise ValueError("its architecture is not the one that was planned")
     grouped = _grouped(tensors)
-    arrays = {name: tensor.numpy() for name, tensor in grouped.pop("preprocessor", {}).items()}
-    preprocessor = Preprocessor.from_state(arrays, metadata["preprocessing"])
+    novelty, promise = grouped.pop("novelty/0"), grouped.pop("conformal/0", None)
+    preprocessor = Preprocessor.from_state(metadata["preprocessing"])
     members = check_positive_int("members", metadata["members"])
     everyone = range(min(members, len(grouped)))
     if len(grouped) != 2 * members or grouped.keys() != {
         f"{part}/{k}" for part in ("member", "history") for k in everyone
     }:
         raise ValueError(f"it says that it has {members} members, and has others")
+    target = TargetScaler.from_state(metadata["target"])
+    if target.classes != architecture.classes:
+        raise ValueError(f"its target has {target.classes} classes, its members {architecture.classes}")
     histories = [grouped[f"history/{k}"] for k in range(members)]
     return Fitted(
         spec=spec,
@@ -195,15 +263,20 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
         chosen=chosen,
         architecture=architecture,
         preprocessor=preprocessor,
-        target=TargetScaler.from_state(metadata["target"]),
+        target=target,
         models=tuple(_model(architecture, preprocessor.width, grouped[f"member/{k}"]) for k in range(members)),
-        calibration=_calibration(metadata["calibration"]),
+        calibration=Calibration.from_state(metadata["calibration"]),
+        novelty=Novelty.from_tensors(novelty, preprocessor.width),
         alpha=check_number("alpha", metadata["alpha"], at_least=0.0),
         beta=check_number("beta", metadata["beta"], at_least=0.0),
-        history=tuple({name: history[name].numpy() for name in HISTORY} for history in histories),
+        history=tuple(_history(history) for history in histories),
         validation={str(k): check_number(k, v) for k, v in metadata["validation"].items()},
         rows=check_positive_int("rows", metadata["rows"]),
         device=device,
+        diagnosis=Diagnosis.from_state(metadata["diagnosis"]),
+        conformal=Conformal.restored(promise, metadata["conformal"]),
+        target_name=_name(metadata["target_name"]),
+        versions=_texts(metadata["versions"]),
     )
 
 
@@ -221,27 +294,45 @@ def _model(architecture: Architecture, columns: int, state: dict[str, Tensor]) -
     expected = {name: (value.shape, dtype) for name, value in model.state_dict().items()}
     if expected != {name: (value.shape, value.dtype) for name, value in state.items()}:
         raise ValueError("its parameters are not those of its method and sizes")
-    if not all(bool(value.isfinite().all()) for value in state.values()):
-        raise ValueError("it has parameters that are not finite")
+    if not all(bool((value.abs() <= LARGEST).all()) for value in state.values()):
+        raise ValueError(f"it has parameters that are not finite, or beyond {LARGEST:g}")
     model.load_state_dict(state, assign=True)
+    with torch.no_grad():  # logarithms among them are too large long before
+        if not _is_finite(model.predict(torch.tensor([[0.0], [1.0], [-1.0]], dtype=dtype).expand(3, columns))):
+            raise ValueError("its predictions are not finite")
     return model
 
 
-def _calibration(found: Any) -> Calibration | None:
-    if found is None:
-        return None
-    if not isinstance(found, Mapping) or found.keys() != {one.name for one in fields(Calibration)}:
-        raise ValueError("its calibration has no scales and weights, or has more")
-    if not all(isinstance(values, list) for values in found.values()):
-        raise ValueError("its calibration is not of lists")
-    return Calibration(**{name: tuple(values) for name, values in found.items()})
+def _is_finite(predicted: Predictive) -> bool:
+    if isinstance(predicted, GaussianMixture | Classes):
+        return all(bool(numbers.isfinite().all()) for numbers in (predicted.means, predicted.variances))
+    return bool((predicted.mean.isfinite() & predicted.variance.isfinite()).all())
+
+
+def _history(found: dict[str, Tensor]) -> dict[str, NDArray[np.float64]]:
+    first = found[HISTORY[0]]
+    alike = all(values.shape == first.shape and values.dtype == torch.float64 for values in found.values())
+    if found.keys() != set(HISTORY) or first.dim() != 1 or not alike:
+        raise ValueError("its history does not have one number of each kind for every epoch")
+    return {name: found[name].numpy() for name in HISTORY}
+
+
+def _name(found: Any) -> str | None:
+    if not isinstance(found, str | None):
+        raise ValueError(f"the name of its target is {found!r}")
+    return found
+
+
+def _texts(found: Any) -> dict[str, str]:
+    if not isinstance(found, Mapping) or not all(isinstance(text, str) for text in found.values()):
+        raise ValueError("its versions are not texts")
+    return dict(found)
 
 
 def _grouped(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """By what they belong to: "preprocessor", "member/0", "history/0", ..."""
+    """By what they belong to: "member/0", "history/0", ..."""
     grouped: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        words = name.split("/")
-        count = 1 if words[0] == "preprocessor" else 2
-        grouped.setdefault("/".join(words[:count]), {})["/".join(words[count:])] = tensor
+        part, k, own = name.split("/", 2)
+        grouped.setdefault(f"{part}/{k}", {})[own] = tensor
     return grouped

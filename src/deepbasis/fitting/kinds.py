@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deepbasis.errors import InputError, check_choice, check_number, check_positive_int
+from deepbasis.tables.places import MEANINGS
 
 AUTO = "auto"
+CONFORMAL = "conformal"
+IDENTITY, LOG, WARP, COUNT, ORDINAL, CLASSES = "identity", "log", "warp", "count", "ordinal", "classes"
+TRANSFORMS = (AUTO, IDENTITY, LOG, WARP, COUNT, ORDINAL, CLASSES)
+"""Of the target."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +30,11 @@ class Kind:
     """(option, text) -> the value."""
 
 
-def one_of(names: Callable[[], Iterable[str]], none: bool = False) -> Kind:
-    """A word; the list is made when it is needed, since names can be registered."""
+def one_of(names: Callable[[], Iterable[str]], none: bool = False, many: bool = False) -> Kind:
+    """A word; the list is made when it is needed, since names can be registered. The help has those of a long list."""
     return Kind(
         lambda name, value: None if value is None and none else check_choice(name, value, set(names())),
-        lambda: "{" + ", ".join(f'"{name}"' for name in names()) + "}" + " or None" * none,
+        lambda: "str" if many else "{" + ", ".join(f'"{name}"' for name in names()) + "}" + " or None" * none,
         lambda: "|".join(names()),
     )
 
@@ -38,17 +44,41 @@ def whole(auto: bool = False) -> Kind:
     return _number(int, "a whole number", auto, check_positive_int)
 
 
-def real(auto: bool = False, *, above: float = -math.inf, at_least: float = -math.inf, below: float = math.inf) -> Kind:
-    """A number within bounds."""
+def jobs() -> Kind:
+    """A number of threads; as in scikit-learn -1 is all that there are."""
+    plain = whole(auto=True)
 
-    def check(name: str, value: Any) -> float:
+    def check(name: str, value: Any) -> Any:
+        if value is None:
+            return AUTO
+        if not isinstance(value, str | bool) and value == -1:
+            return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return plain.check(name, value)
+
+    return replace(plain, check=check)
+
+
+def real(
+    auto: bool = False,
+    *,
+    none: bool = False,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    below: float = math.inf,
+) -> Kind:
+    """A number within bounds, or perhaps None."""
+
+    def check(name: str, value: Any) -> float | None:
+        if none and value is None:
+            return None
         if below == math.inf:
             return check_number(name, value, above=above, at_least=at_least)
         if not above < check_number(name, value) < below:
             raise InputError(f"{name} must lie strictly between {above:g} and {below:g}, got {value!r}")
         return float(value)
 
-    return _number(float, "a number", auto, check)
+    kind = _number(float, "a number", auto, check)
+    return replace(kind, type=lambda: "float or None") if none else kind
 
 
 def _number(type_: Callable[[str], Any], words: str, auto: bool, check: Callable[[str, Any], Any]) -> Kind:
@@ -74,6 +104,15 @@ def _check_flag(name: str, value: Any) -> bool | str:
     return bool(value)
 
 
+def _check_calibrate(name: str, value: Any) -> bool | str:
+    if isinstance(value, str) and value == CONFORMAL:
+        return CONFORMAL
+    try:
+        return _check_flag(name, value)
+    except InputError:
+        raise InputError(f"{name} must be True, False, 'auto' or 'conformal', got {value!r}") from None
+
+
 def _check_device(name: str, value: Any) -> str:
     from deepbasis.engine.device import named
 
@@ -89,15 +128,51 @@ def check_seed(name: str, value: Any) -> Any:
     return value.__index__()
 
 
+def _check_transform(name: str, value: Any) -> Any:
+    if not isinstance(value, type) and all(
+        hasattr(value, method) for method in ("fit", "transform", "inverse_transform")
+    ):
+        return value
+    if not isinstance(value, str) or value not in TRANSFORMS:
+        words = ", ".join(TRANSFORMS)
+        raise InputError(f"{name} must be one of {words}, or a scikit-learn transformer with an inverse; got {value!r}")
+    return value
+
+
+def _parse_transform(option: str, text: str) -> str:
+    """Checked here: the option of the argument `target` is not --target."""
+    return check_choice(option, text, TRANSFORMS)
+
+
+def _check_columns(name: str, value: Any) -> dict[str, str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name} must be a dictionary, such as {{'price': 'number'}}, got {value!r}")
+    return {str(column): check_choice(f"{name}[{column!r}]", meaning, MEANINGS) for column, meaning in value.items()}
+
+
 SHARE = real(above=0.0, below=1.0)
+COLUMNS = Kind(_check_columns, lambda: "dict or None", lambda: "COLUMN=KIND")
 FLAG = Kind(
     _check_flag,
     lambda: 'bool or "auto"',
     lambda: "auto|true|false",
     lambda option, text: {"true": True, "false": False}.get(text, text),  # `check` refuses anything else
 )
+CALIBRATE = Kind(
+    _check_calibrate, lambda: 'bool, "auto" or "conformal"', lambda: "auto|true|false|conformal", FLAG.parse
+)
+ANYTHING = Kind(lambda name, value: value, lambda: 'dict, "balanced" or None', lambda: "")
+"""Checked with the data."""
 SWITCH = Kind(lambda name, value: bool(value), lambda: "bool", lambda: "")
 DEVICE = Kind(_check_device, lambda: "str or torch.device", lambda: "auto|cpu|cuda|cuda:K")
+TRANSFORM = Kind(
+    _check_transform,
+    lambda: "{" + ", ".join(f'"{name}"' for name in TRANSFORMS) + "} or transformer",
+    lambda: "|".join(TRANSFORMS),
+    _parse_transform,
+)
 SEED = Kind(
     check_seed, lambda: "int, numpy.random.RandomState or None", lambda: "INTEGER", lambda option, text: int(text)
 )

@@ -6,8 +6,9 @@ candidates won.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from deepbasis.engine.members import Member
@@ -15,6 +16,7 @@ from deepbasis.engine.settings import Settings
 from deepbasis.gp.build import build
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
+from deepbasis.registry import LIKELIHOODS
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,14 @@ class Facts:
     """Number columns, if all columns that vary are numbers without gaps; otherwise 0."""
     grouped: bool = False
     streamed: bool = False
+    target: str = "identity"
+    target_because: str = ""
+    classes: int = 0
+    """How many, if the target is one."""
+    edges: tuple[float, ...] = ()
+    """Between the values of a discrete target, in the units that it is trained in."""
+    censored: bool = False
+    """Whether some targets are only known to lie between bounds."""
     line_leaves: float | None = None
     """The share of the target's variance that a straight line leaves; None if not needed."""
 
@@ -56,8 +66,15 @@ class Architecture:
     embedding: str
     trend: str
     jitter: float
+    edges: Sequence[float] = ()
+    """Of an interval likelihood."""
+    classes: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "edges", tuple(self.edges))
 
     def build(self, columns: int, member: Member) -> DeepBasisGP:
+        needs = {"edges": self.edges} if self.edges else {"classes": self.classes} if self.classes else {}
         return build(
             self.method,
             columns,
@@ -66,7 +83,7 @@ class Architecture:
             blocks=self.blocks,
             inner=self.inner,
             embedding=self.embedding,
-            likelihood=self.likelihood,
+            likelihood=partial(LIKELIHOODS[self.likelihood], **needs) if needs else self.likelihood,
             noise=member.noise,
             slope=member.slope,
             jitter=self.jitter,
@@ -91,6 +108,8 @@ class Candidate:
     calibrate: bool
     on_all_rows: bool = False
     """Trained exactly on every row, and scored on held-out rows by its posterior given the others."""
+    trained_apart: bool = False
+    """Whether its parameters are those given the others too: they are trained again for each part held out."""
     noise_rate_again: float | None = None
     """The learning rate of the noise in a second training, if the noise still falls at the end of the first."""
 
@@ -109,24 +128,48 @@ class Plan:
     hold_out: HoldOut
     scaling: str
     """Of number columns."""
+    target: str
+    """How the target is transformed: "identity", "log", "warp", "count", "ordinal" or "classes"; a transformer is a
+    warp."""
+    target_because: str
+    """Why "auto" has decided so."""
     copies_limit: float | None
     """Copies of an input among the validation rows count as at most this many average inputs."""
     start_from_data: bool
     """Whether the noise, and the inducing points of a shallow kernel, start from the rows."""
     candidates: tuple[Candidate, ...]
-    """Networks first. On a small table kernels may follow, which are tried in order."""
+    """Networks first; of several, a short race chooses one. On a small table kernels may follow, tried in order."""
     device: str
-    one_thread: bool
+    threads: int | None
+    """Of torch, on a CPU, at most; None is as many as it has."""
+    member_threads: bool
+    """Whether members are trained in threads of their own, each with one of torch's."""
     epoch_rows: int
     """Rows of an epoch: all of them, or some if the table is streamed."""
+    jobs: int | None = None
+    """Threads that the user has asked for."""
+    race_steps: int = 0
+    """Steps of the race between networks."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def networks(self) -> list[Candidate]:
+        return [one for one in self.candidates if not one.on_all_rows]
+
+    @property
+    def kernels(self) -> list[Candidate]:
+        return [one for one in self.candidates if one.on_all_rows]
 
     def lines(self) -> Iterator[str]:
         """For people: what is held out, then each candidate."""
         parts, fraction = self.hold_out.parts, self.hold_out.fraction
         held = f"1/{parts} of the rows, another part for each member" if parts > 1 else f"{fraction:g} of the rows"
-        where = f"{self.device}{' (one thread)' * self.one_thread}"
+        threads = "" if self.threads is None else f" ({_count(self.threads, 'thread')})"
+        where = f"{self.device}{' (members in threads)' if self.member_threads else threads}"
         yield f"recipe {self.recipe}, on {where}; {self.scaling} inputs; held out: {held}"
+        yield f"target: {self.target}{f' ({self.target_because})' if self.target_because else ''}"
+        if len(self.networks) > 1:
+            yield f"the networks are tried for {self.race_steps} steps each; the best on held-out rows is trained"
         for number, one in enumerate(self.candidates, 1):
             a, s = one.architecture, one.settings
             weights = ", ".join(f"({alpha:g}, {beta:g})" for alpha, beta in one.weights)
@@ -137,7 +180,8 @@ class Plan:
             passes = f" of {s.passes} passes" * (s.passes > 1)
             steps = "exact steps" if s.exact else f"epochs{passes}, batches of {s.batch_size}"
             yield (
-                f"  {s.objective}: {s.epochs} {steps}, rate {s.learning_rate:g}, {s.precision}"
+                f"  {s.objective}: {s.epochs} {steps}, {s.optimiser}, rate {s.learning_rate:g}, "
+                f"decay {s.weight_decay:g}, {s.precision}"
                 f"{', compiled' * s.compile}{'' if s.exact else f'; (alpha, beta): {weights}'}"
                 f"; {'calibrated' if one.calibrate else 'not calibrated'}"
             )

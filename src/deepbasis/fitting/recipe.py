@@ -1,7 +1,7 @@
 """Recipes: what "auto" means for a table of n rows. A recipe is a row of numbers, fixed before any test row is seen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepbasis.registry import Registry
 
@@ -9,7 +9,13 @@ FLOAT64_ROWS = 256
 """Up to here dtype="auto" is float64."""
 
 ONE_THREAD_ROWS = 2_000
-"""Up to here a fit on a CPU takes one thread."""
+"""Up to here torch has one thread on a CPU: more gain little, and lose much on a busy machine."""
+
+ONE_STACK_ROWS = 400
+"""Up to here members are trained as one stack, in one thread: a step is mostly what Python does."""
+
+ONE_THREAD_PRODUCTS = 2**26
+"""Multiplications in a member's largest product, up to which one thread is enough for it: there are other members."""
 
 TRENDS = ("none", "linear")
 """What a user may ask for as prior mean: a constant, or a straight line."""
@@ -20,19 +26,51 @@ _FEWEST_STEPS = 50  # between two validations of a stream
 
 
 @dataclass(frozen=True)
+class Networks:
+    """How the networks for tables of a size are made and trained."""
+
+    optimiser: str
+    """"adamw" or "muon"."""
+    inner_factor: int
+    """Width inside the network's blocks, as a multiple of the width between them."""
+    rank: int
+    """Basis functions of a SiLU expansion."""
+    embedding: str
+    """Of tables that are no maps."""
+    embedding_columns: int
+    """With more encoded columns there is no embedding: it would cost more than the network."""
+    alphas: Sequence[float]
+    betas: Sequence[float]
+    """What alpha="auto" and beta="auto" choose from."""
+    weight_decay: float
+    rival_decay: float | None
+    """The weight decay of a rival without an embedding, for tables whose columns are mostly noise; None is no rival."""
+    epochs: int
+    """Within the limits on steps below."""
+    fewest_steps: int
+    most_steps: int
+
+
+@dataclass(frozen=True)
 class Recipe:
+    small: Networks
+    """Up to `small_rows`."""
+    large: Networks
+    large_on_gpu: Networks
+    """Where a step costs far less, whatever the network's width."""
     learning_rate: float
+    """Of AdamW alone."""
+    muon_learning_rate: float
+    """Of AdamW beside Muon: for all but the matrices inside the network's blocks."""
+    muon_rate: float
+    """Of Muon."""
     noise_learning_rate: float
     """For the log of the noise variance, which has far to go: see the notes on the paper's gaps."""
     schedule: str
     average: float | None
-    """The decay of a running average of the parameters."""
+    """The length of the running average of the parameters, as a share of the steps."""
     selection: str
     """The score that is lowest at the best epoch, on the validation rows: "nll" or "crps"."""
-    inner_factor: int
-    """Width inside the network's blocks, as a multiple of the width between them."""
-    small_inner_factor: int
-    """The same for a small table."""
     trend_left: float
     """Half of the members have a straight line as their prior mean if it leaves at most this share of the target's
     variance, and the table is not small."""
@@ -41,21 +79,17 @@ class Recipe:
 
     NOTE[DIFF]: the paper scales inputs to [-1, 1] by the minimum and maximum of all rows, those of the test too. Here
     they are those of the rows to fit; and the default standardises, since one outlier sets a minimum or a maximum."""
+    target: str
+    """How the target is transformed: "auto" or "identity"."""
     coordinates: int
     """Tables of two to this many number columns are treated as maps: waves before the network."""
     batch_size: int
     full_batch_rows: int
     """Up to this many rows a step takes all of them."""
-    epochs: int
-    """Within the limits on steps below, but at least `fewest_epochs`."""
-    small_steps: int
-    """The fewest steps for a small table."""
-    fewest_steps: int
-    """The fewest steps for any other table."""
-    gpu_steps: int
-    """The same on a GPU, where a step costs far less."""
-    most_steps: int
+    race_steps: int
+    """Of the race between networks; it is run if a training has at least eight times as many."""
     fewest_epochs: int
+    """Whatever the limits on steps say."""
     exact_steps: int
     """For objective="mml"."""
     validation_steps: int
@@ -66,9 +100,6 @@ class Recipe:
     """The fewest pieces that streamed training is cut into, with a validation and a checkpoint after each."""
     patience_share: float
     """Epochs without improvement after which a member stops, as a share of all epochs."""
-    alphas: Sequence[float]
-    betas: Sequence[float]
-    """What alpha="auto" and beta="auto" choose from."""
     copies_limit: float | None
     """Copies of an input among the validation rows count as at most this many average inputs."""
     calibrate: bool
@@ -80,6 +111,8 @@ class Recipe:
     it, coordinates become waves."""
     folds: int
     """Parts of a small table, of which a member holds out one."""
+    inducing_points: int
+    """The rank of an expansion that is not SiLU."""
     shallow_methods: Sequence[str]
     """The shallow kernels to try; the likelier is taken, by Schwarz' criterion."""
     shallow_learning_rate: float
@@ -92,41 +125,90 @@ class Recipe:
     shallow_jitter: float
     """Of the kernel matrix of its inducing points, relative to its diagonal."""
 
+    def networks(self, rows: int, exact: bool, on_gpu: bool) -> Networks:
+        """Exact training, of a step for each pass, has the settings of a small table."""
+        if exact or rows <= self.small_rows:
+            return self.small
+        return self.large_on_gpu if on_gpu else self.large
+
+
+_SMALL = Networks(  # each number's reason is in docs/recipe.md
+    optimiser="adamw",
+    inner_factor=1,
+    rank=128,
+    embedding="none",
+    embedding_columns=0,
+    alphas=(0.1,),
+    betas=(1.0,),
+    weight_decay=1e-2,
+    rival_decay=None,
+    epochs=150,
+    fewest_steps=2_000,
+    most_steps=20_000,
+)
+_LARGE = Networks(
+    optimiser="muon",
+    inner_factor=1,
+    rank=32,
+    embedding="periodic-linear",
+    embedding_columns=64,
+    alphas=(0.0,),
+    betas=(1.0,),
+    weight_decay=1e-2,
+    rival_decay=1.0,
+    epochs=150,
+    fewest_steps=2_700,
+    most_steps=12_000,
+)
+_LARGE_ON_GPU = replace(_SMALL, inner_factor=4, fewest_steps=12_000)
+_PAPER = Networks(
+    optimiser="adamw",
+    inner_factor=1,
+    rank=128,
+    embedding="none",
+    embedding_columns=0,
+    alphas=(0.0, 0.01, 0.1, 1.0),
+    betas=(0.0, 0.01, 0.1, 1.0),
+    weight_decay=1e-2,
+    rival_decay=None,
+    epochs=400,
+    fewest_steps=1,
+    most_steps=10**9,
+)
 
 RECIPES: Registry[Recipe] = Registry(
     "recipe",
     {
-        "default": Recipe(  # each number's reason is in docs/recipe.md
+        "default": Recipe(
+            small=_SMALL,
+            large=_LARGE,
+            large_on_gpu=_LARGE_ON_GPU,
             learning_rate=3e-3,
+            muon_learning_rate=1e-2,
+            muon_rate=5e-2,
             noise_learning_rate=2e-2,
             schedule="cosine",
-            average=0.995,
+            average=0.1,
             selection="crps",
-            inner_factor=4,
-            small_inner_factor=1,
             trend_left=0.1,
             scaling="standard",
+            target="auto",
             coordinates=3,
             batch_size=512,
             full_batch_rows=1_024,
-            epochs=150,
-            small_steps=2_000,
-            fewest_steps=2_700,
-            gpu_steps=12_000,
-            most_steps=20_000,
+            race_steps=300,
             fewest_epochs=5,
             exact_steps=400,
             validation_steps=10,
             stream_steps=20_000,
             stream_epochs=20,
             patience_share=0.5,
-            alphas=(0.1,),
-            betas=(1.0,),
             copies_limit=3.0,
             calibrate=True,
             start_from_data=True,
             small_rows=2_000,
             folds=4,
+            inducing_points=128,
             shallow_methods=("sv-rbf", "sv-rbf-linear"),
             shallow_learning_rate=5e-2,
             shallow_kernel_rate=0.5,
@@ -134,36 +216,35 @@ RECIPES: Registry[Recipe] = Registry(
             shallow_jitter=1e-6,
         ),
         "paper": Recipe(
+            small=_PAPER,
+            large=_PAPER,
+            large_on_gpu=_PAPER,
             learning_rate=1e-3,
+            muon_learning_rate=1e-3,
+            muon_rate=2e-2,
             noise_learning_rate=1e-3,
             schedule="constant",
             average=None,
             selection="nll",
-            inner_factor=1,
-            small_inner_factor=1,
             trend_left=0.0,
             scaling="min-max",
+            target="identity",
             coordinates=0,
             batch_size=1_024,
             full_batch_rows=1_024,
-            epochs=400,
-            small_steps=1,
-            fewest_steps=1,
-            gpu_steps=1,
-            most_steps=10**9,
+            race_steps=1,
             fewest_epochs=400,
             exact_steps=2_000,
             validation_steps=1,
             stream_steps=10**9,
             stream_epochs=400,
             patience_share=1.0,
-            alphas=(0.0, 0.01, 0.1, 1.0),
-            betas=(0.0, 0.01, 0.1, 1.0),
             copies_limit=None,
             calibrate=False,
             start_from_data=False,
             small_rows=0,
             folds=1,
+            inducing_points=128,
             shallow_methods=(),
             shallow_learning_rate=1e-3,
             shallow_kernel_rate=None,
@@ -174,6 +255,11 @@ RECIPES: Registry[Recipe] = Registry(
 )
 
 
+def average_decay(share: float, steps: int) -> float:
+    """Of a running average over about this share of the steps, such as 0.995 for a tenth of 2,000."""
+    return 1.0 - 1.0 / max(1.0, share * steps)
+
+
 def batch_size_for(recipe: Recipe, rows: int) -> int:
     return rows if rows <= recipe.full_batch_rows else recipe.batch_size
 
@@ -181,11 +267,8 @@ def batch_size_for(recipe: Recipe, rows: int) -> int:
 def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool) -> int:
     if exact:
         return recipe.exact_steps
-    steps_an_epoch = -(-rows // batch_size)
-    fewest = recipe.gpu_steps if on_gpu else recipe.fewest_steps
-    if rows <= recipe.small_rows:
-        fewest = recipe.small_steps
-    steps = min(max(recipe.epochs * steps_an_epoch, fewest), recipe.most_steps)
+    networks, steps_an_epoch = recipe.networks(rows, exact, on_gpu), -(-rows // batch_size)
+    steps = min(max(networks.epochs * steps_an_epoch, networks.fewest_steps), networks.most_steps)
     return max(recipe.fewest_epochs, steps // steps_an_epoch)
 
 
@@ -211,11 +294,11 @@ def stream_epochs_for(
 
 
 def weights_for(
-    recipe: Recipe, objective: str, alpha: float | None, beta: float | None
+    networks: Networks, objective: str, alpha: float | None, beta: float | None
 ) -> tuple[tuple[float, float], ...]:
     """Every (alpha, beta) to try: the user's, or the recipe's, or 0 where the objective has no such term."""
-    alphas = recipe.alphas if alpha is None else (alpha,)
-    betas = recipe.betas if beta is None else (beta,)
+    alphas = networks.alphas if alpha is None else (alpha,)
+    betas = networks.betas if beta is None else (beta,)
     if not objective.startswith("dppgp"):
         alphas = (0.0,)
     if not objective.startswith(("dppgp", "ppgp")):

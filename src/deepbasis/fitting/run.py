@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
-from os import fspath
 from typing import Any
 
 import numpy as np
+import torch
 
 from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
 from deepbasis.errors import NumericalError, UnfinishedError
-from deepbasis.fitting.data import TableData
-from deepbasis.fitting.fitted import Fitted
-from deepbasis.fitting.held_out import Fold, baseline, join_rows, limit_copies, scores_and_doubt
-from deepbasis.fitting.plan import Plan
+from deepbasis.fitting.data import Apart, TableData
+from deepbasis.fitting.diagnosis import diagnose
+from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
+from deepbasis.fitting.held_out import Fold, baseline, class_shares, join_rows, limit_copies, scores_and_doubt
+from deepbasis.fitting.novelty import Novelty
+from deepbasis.fitting.pace import has_time_to_race, in_time
+from deepbasis.fitting.plan import Candidate, Plan
+from deepbasis.fitting.race import race
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.train import HERE, Execution, Runner, Trained
 from deepbasis.gp import metrics
+from deepbasis.gp.conformal import Conformal
 from deepbasis.gp.predictive import Gaussian, Predictive
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.targets import TargetScaler
+from deepbasis.tables.scaler import TargetScaler
 
 INTERRUPTED_FIT = "the fit was interrupted: this is the best so far"
 
@@ -36,18 +41,22 @@ def fit_table(spec: Spec, plan: Plan, data: TableData, execution: Execution = HE
     """Fit a table in memory."""
     runner = Runner(plan, data.preprocessor.width, execution, spec.verbose)
     folds = data.folds(plan)
-    with devices.one_thread() if plan.one_thread else nullcontext():
-        networks, predicted, folds = _train_networks(runner, spec, folds)
+    with devices.torch_threads(plan.threads):
+        networks, predicted, folds = _train_networks(runner, spec, data, folds)
         held_out = join_rows([fold.held_out for fold in folds])
         selecting = folds[0].selecting if len(folds) == 1 else limit_copies(held_out, plan.copies_limit)
         best, predicted = networks.calibrated(predicted, selecting)
-        several = len(plan.candidates) > 1 or len(data.held_out) > 1  # else a large table is not held twice
+        several = bool(plan.kernels) or len(data.held_out) > 1  # else a large table is not held twice
         everything = data.everything(folds[0].data.x.dtype) if several else folds[0].data
-        if len(plan.candidates) > 1 and not best.interrupted:
-            best, predicted = _try_kernels(runner, spec, best, predicted, everything, folds, selecting)
+        if plan.kernels and not best.interrupted:
+            best, predicted = _try_kernels(runner, spec, data, best, predicted, folds, selecting)
         known = everything if len(data.held_out) > 1 else folds[0].data
-        scores, doubt = scores_and_doubt(predicted, held_out, baseline(known), data.target)
-    return _finished(spec, plan, best, data.preprocessor, data.target, scores, data.rows_given, [*data.warnings, doubt])
+        constant = class_shares(known, data.target.classes) if data.target.classes else baseline(known)
+        scores, doubt = scores_and_doubt(predicted, held_out, constant, data.target)
+        novelty = data.novelty()
+        health = diagnose(predicted, held_out, known, best.predict_calibrated, data.target, data.preprocessor)
+    found = _finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, data.rows_given, [doubt])
+    return _guaranteed(replace(found, diagnosis=health), data.apart)
 
 
 def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = HERE) -> Fitted:
@@ -67,10 +76,16 @@ def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = 
     predicted = best.predict(validation.x)
     if best.calibration is not None:
         predicted = best.calibration.apply(predicted)
-    spread = data.survey.statistics.target_moments.std / data.target.scale
-    constant = Gaussian(validation.y.new_zeros(1), validation.y.new_full((1,), spread).square())
+    if data.target.classes:
+        constant: Gaussian | torch.Tensor = class_shares(validation, data.target.classes)
+    else:
+        spread = data.survey.statistics.target_moments.std / data.target.scale if data.target.warp is None else 1.0
+        constant = Gaussian(validation.y.new_zeros(1), validation.y.new_full((1,), spread).square())
     scores, doubt = scores_and_doubt(predicted, validation, constant, data.target)
-    return _finished(spec, plan, best, data.preprocessor, data.target, scores, data.survey.source.rows, [doubt])
+    novelty, rows = data.novelty(validation), data.survey.source.rows
+    found = _finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, rows, [doubt])
+    health = diagnose(predicted, validation, validation, best.predict_calibrated, data.target, data.preprocessor)
+    return _guaranteed(replace(found, diagnosis=health), data.apart())
 
 
 def _finished(
@@ -79,6 +94,7 @@ def _finished(
     best: Trained,
     preprocessor: Preprocessor,
     target: TargetScaler,
+    novelty: Novelty,
     scores: dict[str, float],
     rows: int,
     warnings: Sequence[str],
@@ -94,6 +110,7 @@ def _finished(
         target=target,
         models=best.models,
         calibration=best.calibration,
+        novelty=novelty,
         alpha=member.alpha,
         beta=member.beta,
         history=tuple({name: v.numpy() for name, v in one.history.items()} for one in best.outcomes),
@@ -105,62 +122,73 @@ def _finished(
     )
 
 
-def _train_networks(runner: Runner, spec: Spec, folds: list[Fold]) -> tuple[Trained, Predictive, list[Fold]]:
-    """The first candidate, some members for each fold: what they predict for rows that they hold out, and their folds.
+def _guaranteed(fitted: Fitted, apart: Apart | None) -> Fitted:
+    """The same, with a promise from rows that it has not seen."""
+    if apart is None:
+        return fitted
+    chunks = apart.x.to(fitted.ensemble.stack.dtype).split(ROWS_AT_A_TIME)
+    promise = Conformal.of(fitted.predict_encoded(chunks), torch.from_numpy(apart.y), apart.groups)
+    return replace(fitted, conformal=promise)
 
-    A fold that fails, or is not reached, is left out and the others are kept. Each has a checkpoint of its own.
+
+def _train_networks(
+    runner: Runner, spec: Spec, data: TableData, folds: list[Fold]
+) -> tuple[Trained, Predictive, list[Fold]]:
+    """The best network, some members for each fold: what they predict for rows that they hold out, and their folds.
+
+    A fold whose members fail is left out and the others are kept.
     """
-    candidate, checkpoint = runner.plan.candidates[0], runner.execution.checkpoint
+    candidate = runner.plan.candidates[0]
     seeds = draw_seeds(spec.random_state, candidate.members)
     if len(folds) == 1:
-        found = runner.train(candidate, seeds, folds[0].data, folds[0].selecting, checkpoint)
+        racing = has_time_to_race(runner, seeds[0], folds[0])
+        winner, found = race(runner, seeds[0], folds[0]) if racing else (candidate, None)
+        if found is None:
+            found = _within_time(runner, winner, seeds, folds[0].data, folds[0].selecting)
         return found, found.predict(folds[0].held_out.x), folds
-    parts: list[tuple[Trained, Fold]] = []
-    failure: BaseException | None = None
-    interrupted = False
-    for k, fold in enumerate(folds[: candidate.members]):
-        own = seeds[k :: len(folds)]
-        path = None if checkpoint is None else f"{fspath(checkpoint)}.{k + 1}"
-        try:
-            # A fold is a fit of its own: its seeds are drawn from the first that it has.
-            found = runner.train(candidate, draw_seeds(own[0], len(own)), fold.data, fold.selecting, path)
-            interrupted = found.interrupted
-            parts.append((found, fold))
-        except (UnfinishedError, NumericalError) as error:
-            failure, interrupted = error, isinstance(error, UnfinishedError)
-        if interrupted:
-            break
-    if failure is not None and not parts:
-        raise failure
-    predicted = predict_held_out(parts)
-    joined = replace(
-        parts[0][0],
-        outcomes=tuple(outcome for found, _ in parts for outcome in found.outcomes),
-        models=tuple(model for found, _ in parts for model in found.models),
-        interrupted=interrupted,
-    )
-    return joined, predicted, [fold for _, fold in parts]
+    found = _within_time(runner, candidate, seeds, *data.by_turns(folds, len(seeds)))
+    parts = _by_folds(found, folds)
+    return found, predict_held_out(parts), [fold for _, fold in parts]
+
+
+def _within_time(runner: Runner, network: Candidate, seeds: list[int], data: Rows, selecting: Rows) -> Trained:
+    """Trained in full, or for as long as a time limit lets it: half of that if kernels follow."""
+    planned = in_time(runner, network, seeds, data, selecting, 0.5 if runner.plan.kernels else 1.0) or network
+    return replace(runner.train(planned, seeds, data, selecting, runner.execution.checkpoint), candidate=network)
+
+
+def _by_folds(found: Trained, folds: list[Fold]) -> list[tuple[Trained, Fold]]:
+    """Each fold with the members that hold it out, if there are any."""
+    parts = [(found.of(k, len(folds)), fold) for k, fold in enumerate(folds)]
+    return [(members, fold) for members, fold in parts if members.models]
 
 
 def _try_kernels(
     runner: Runner,
     spec: Spec,
+    data: TableData,
     networks: Trained,
     predicted: Predictive,
-    everything: Rows,
     folds: list[Fold],
     selecting: Rows,
 ) -> tuple[Trained, Predictive]:
     """The networks, or the likeliest kernel if it predicts the held-out rows at least as well."""
+    everything = data.everything(folds[0].data.x.dtype)
     seed = spec.random_state
     if not isinstance(seed, int):  # all kernels start from the same seed
         seed = draw_seeds(seed, networks.candidate.members)[0]
     fitted: list[tuple[float, Trained]] = []
     interrupted = False
-    for candidate in runner.plan.candidates[1:]:
+    apart = data.held_out and any(kernel.trained_apart for kernel in runner.plan.kernels)
+    trainings = len(runner.plan.kernels) + (len(folds) if apart else 0)  # once more for each fold
+    for number, candidate in enumerate(runner.plan.kernels):
         with suppress(NumericalError):  # the others are kept
             try:
-                kernel = runner.train(candidate, draw_seeds(seed, candidate.members), everything, selecting)
+                seeds, share = draw_seeds(seed, candidate.members), 1.0 / (trainings - number)
+                planned = in_time(runner, candidate, seeds, everything, selecting, share)
+                if planned is None:
+                    continue
+                kernel = replace(runner.train(planned, seeds, everything, selecting), candidate=candidate)
                 interrupted = kernel.interrupted
             except UnfinishedError:
                 interrupted = True
@@ -169,18 +197,34 @@ def _try_kernels(
             criterion = schwarz_criterion(kernel, everything)
             if math.isfinite(criterion):
                 fitted.append((criterion, kernel))
-    networks = replace(networks, interrupted=interrupted)
-    if not fitted:
-        return networks, predicted
+    if interrupted or not fitted:
+        return replace(networks, interrupted=interrupted), predicted
     _, likelier = fitted[runner.execution.team.broadcast_object(int(np.argmin([criterion for criterion, _ in fitted])))]
     theirs, as_good = predicted, False
-    with suppress(NumericalError):
-        # The posterior has a closed form: only a kernel's parameters and inducing points have seen the held-out rows.
-        found = predict_held_out([(likelier.given(fold.data), fold) for fold in folds])
-        likelier, theirs = likelier.given(everything).calibrated(found, selecting)
-        likelier = replace(likelier, interrupted=interrupted)
-        as_good = is_as_good(theirs, predicted, selecting)
+    try:
+        parts = _without_their_folds(runner, data, likelier, seed, folds)
+        if any(members.interrupted for members, _ in parts):
+            return replace(networks, interrupted=True), predicted
+        if len(parts) == len(folds):
+            found = predict_held_out([(members.given(fold.data), fold) for members, fold in parts])
+            likelier, theirs = likelier.given(everything).calibrated(found, selecting)
+            as_good = is_as_good(theirs, predicted, selecting)
+    except UnfinishedError:
+        return replace(networks, interrupted=True), predicted
+    except NumericalError:
+        as_good = False
     return (likelier, theirs) if runner.execution.team.broadcast_object(as_good) else (networks, predicted)
+
+
+def _without_their_folds(
+    runner: Runner, data: TableData, kernel: Trained, seed: int, folds: list[Fold]
+) -> list[tuple[Trained, Fold]]:
+    """The kernel, perhaps trained again for each fold without the rows that are to judge it."""
+    if not data.held_out or not kernel.candidate.trained_apart:
+        return [(kernel, fold) for fold in folds]
+    seeds, rows = draw_seeds(seed, 1) * len(folds), data.by_turns(folds, len(folds))
+    planned = in_time(runner, kernel.candidate, seeds, *rows)
+    return [] if planned is None else _by_folds(runner.train(planned, seeds, *rows), folds)
 
 
 def predict_held_out(parts: Sequence[tuple[Trained, Fold]]) -> Predictive:
@@ -210,7 +254,8 @@ def is_as_good(kernel: Predictive, networks: Predictive, held_out: Rows) -> bool
 
 
 def draw_seeds(random_state: Any, count: int) -> list[int]:
-    """From None, an integer or a numpy RandomState; numpy's global state stays as it was."""
-    if isinstance(random_state, np.random.RandomState):
-        return [int(seed) for seed in random_state.randint(2**31 - 1, size=count)]
+    """From None, an integer or a numpy RandomState. None is numpy's global state: `np.random.seed` holds."""
+    if not isinstance(random_state, int):
+        drawn = (np.random if random_state is None else random_state).randint(2**31 - 1, size=count)
+        return [int(seed) for seed in drawn]
     return [int(seed) for seed in np.random.default_rng(random_state).integers(2**31, size=count)]

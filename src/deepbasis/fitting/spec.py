@@ -12,12 +12,30 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from deepbasis.errors import InputError, check_positive_int
-from deepbasis.fitting.kinds import AUTO, DEVICE, FLAG, SEED, SWITCH, Kind, one_of, real, whole
+from deepbasis.fitting.kinds import (
+    AUTO,
+    CALIBRATE,
+    CLASSES,
+    COLUMNS,
+    DEVICE,
+    FLAG,
+    SEED,
+    SWITCH,
+    TRANSFORM,
+    Kind,
+    jobs,
+    one_of,
+    real,
+    whole,
+)
 from deepbasis.fitting.recipe import RECIPES, TRENDS
 from deepbasis.gp.methods import METHODS
 from deepbasis.registry import EMBEDDINGS, LIKELIHOODS, OBJECTIVES
 
-GAUSSIAN = "gaussian"
+GAUSSIAN, INTERVAL, CENSORED = "gaussian", "interval", "censored"
+COUNTS = ("poisson", "negative-binomial")
+STUDENT = "student"
+OPTIMISERS = ("adamw", "muon")
 EXACT = "mml"
 """The objective of exact training, by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
 
@@ -36,13 +54,13 @@ class Arguments:
 
     method: str = argument(
         AUTO,
-        one_of(lambda: (AUTO, *METHODS)),
+        one_of(lambda: (AUTO, *METHODS), many=True),
         'The kernel and how it is trained; auto: dbk-silu, or a shallow kernel on a small table. "dbk-silu", '
         '"dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" and "dnn" are the paper\'s; "sv-rbf-linear" adds a linear '
-        "kernel. A small table has at most 2,000 rows. A shallow kernel is trained exactly on all of them, and chosen "
-        "unless the networks predict held-out rows better. It is not tried with groups, because its likelihood treats "
-        'all rows as independent. "dnn" has no distribution of its own: it predicts with the variance of its '
-        "validation residuals.",
+        "kernel, and the others are of its outlook. A small table has at most 2,000 rows. A shallow kernel is trained "
+        "exactly on all of them, and chosen unless the networks predict held-out rows better. It is not tried with "
+        'groups, because its likelihood treats all rows as independent. "dnn" has no distribution of its own: it '
+        "predicts with the variance of its validation residuals.",
         MODEL,
     )
     recipe: str = argument(
@@ -56,24 +74,59 @@ class Arguments:
         MODEL,
     )
     likelihood: str = argument(
-        GAUSSIAN, one_of(lambda: LIKELIHOODS), "Distribution of the target around the function.", MODEL
+        GAUSSIAN,
+        one_of(lambda: LIKELIHOODS, many=True),
+        'Distribution of the target around the function: "gaussian" or another. "student" has heavy tails, for '
+        'outliers. "poisson" and "negative-binomial" are for counts whose rate is an exponential function of it, '
+        'perhaps with an exposure. "interval", "censored" and "classes" are what some targets are trained with, and '
+        "are taken by themselves.",
+        MODEL,
     )
-    rank: int = argument(128, whole(), "Number of basis functions.", MODEL)
+    target: Any = argument(
+        AUTO,
+        TRANSFORM,
+        "How the target is transformed; auto: warp if that lowers the CRPS of a simple model clearly. "
+        '"identity" leaves it as it is: predictions are symmetric about their mean. "warp" learns from its quantiles a '
+        'map that makes it about normal: for skewed targets; those of a positive target stay positive. "log" is for '
+        'positive targets whose errors are relative. "count" is for whole numbers from 0, "ordinal" for a few numbers '
+        "of which only the order matters: each is an interval of a latent number, and predictions are probabilities of "
+        'values. "classes" is for categories, and for DeepBasisClassifier alone; the command takes it for a target of '
+        "texts. A scikit-learn transformer is fitted to the target, and must be strictly monotone and have an "
+        "inverse; a saved model keeps what it does, not the transformer. Predictions and scores are always in the "
+        "target's own units.",
+        MODEL,
+        "--target-transform",
+    )
+    rank: int | str = argument(
+        AUTO,
+        whole(auto=True),
+        "Number of basis functions. auto: 32, or 128 on a GPU, up to 2,000 rows to fit, for an expansion other than "
+        "SiLU and in the paper.",
+        MODEL,
+    )
     width: int = argument(64, whole(), "Width of the network.", MODEL)
     blocks: int = argument(2, whole(), "Number of residual blocks in the network.", MODEL)
     inner: int | str = argument(
         AUTO,
         whole(auto=True),
-        "Width inside a block. auto: four times `width`, or `width` itself up to 2,000 rows to fit and in the paper.",
+        "Width inside a block. auto: `width`, or four times it for more than 2,000 rows to fit on a GPU.",
         MODEL,
     )
     embedding: str = argument(
         AUTO,
         one_of(lambda: (AUTO, *EMBEDDINGS)),
-        'Embedding of the inputs; auto: fourier for maps (two or three number columns). "fourier" gives the network '
-        'waves across all columns together, for coordinates; "periodic" gives it waves of each column, and '
-        '"piecewise-linear" bins of each column. A map has no missing values and more than 2,000 rows to fit.',
+        'Embedding of the inputs; auto: periodic-linear, or fourier for maps (two or three number columns). "fourier" '
+        'gives the network waves across all columns together, for coordinates; "periodic" gives it waves of each '
+        'column, "periodic-linear" a few combinations of them, and "piecewise-linear" bins of each column. A map has '
+        "no missing values. auto is none up to 2,000 rows to fit, with more than 64 encoded columns, and on a GPU.",
         MODEL,
+    )
+    columns: Any = argument(
+        None,
+        COLUMNS,
+        "What columns are meant as, by name, where that is not what they look like. A column of text whose cells are "
+        'all written as numbers, dates or durations is read as such, and one line says so. "number", "date" and '
+        '"category" overrule that. Of "text" the model sees how long it is. "drop" leaves a column out.',
     )
     scaling: str = argument(
         AUTO,
@@ -107,8 +160,23 @@ class Arguments:
     )
     epochs: int | str = argument(AUTO, whole(auto=True), "Maximum number of passes over the rows.", TRAINING)
     batch_size: int | str = argument(AUTO, whole(auto=True), "Rows per training step.", TRAINING)
-    learning_rate: float | str = argument(AUTO, real(auto=True, above=0.0), "Learning rate of AdamW.", TRAINING)
-    weight_decay: float = argument(1e-2, real(at_least=0.0), "Weight decay of AdamW, for the network only.", TRAINING)
+    optimiser: str = argument(
+        AUTO,
+        one_of(lambda: (AUTO, *OPTIMISERS)),
+        "What trains the matrices inside the network; auto: muon, or adamw up to 2,000 rows to fit and on a GPU. "
+        '"adamw" is the paper\'s, and trains everything else with either.',
+        TRAINING,
+    )
+    learning_rate: float | str = argument(
+        AUTO, real(auto=True, above=0.0), "Learning rate of AdamW; that of Muon changes in proportion.", TRAINING
+    )
+    weight_decay: float | str = argument(
+        AUTO,
+        real(auto=True, at_least=0.0),
+        "Weight decay, for the network only. auto: 0.01; above 2,000 rows to fit on a CPU a race of 300 steps may "
+        "choose 1 and no embedding, for tables whose columns are mostly noise.",
+        TRAINING,
+    )
     validation_fraction: float | str = argument(
         AUTO,
         real(auto=True, above=0.0, below=1.0),
@@ -124,9 +192,11 @@ class Arguments:
     )
     calibrate: bool | str = argument(
         AUTO,
-        FLAG,
+        CALIBRATE,
         "Whether to calibrate the predictions on the validation rows. Residuals have heavier tails than a Gaussian: a "
-        "calibrated prediction is a mixture of three scales of the predictive variance, noise included.",
+        "calibrated prediction is a mixture of three scales of the predictive variance, noise included. "
+        '"conformal" also sets rows apart that nothing else of the fit sees, a tenth of them or, of a small table, up '
+        "to a quarter: for `predict_interval(guarantee=True)`.",
         TRAINING,
     )
     dtype: str = argument(
@@ -136,9 +206,25 @@ class Arguments:
         TRAINING,
     )
     device: str = argument(AUTO, DEVICE, "Where to train. auto: a GPU if there is one.", TRAINING)
+    time_limit: float | None = argument(
+        None,
+        real(none=True, above=0.0),
+        "Seconds that a fit in memory may take; by default as many as it needs. The number of steps is chosen by the "
+        "speed of a few, up to four times those of a fit without a limit; such a model depends on the machine.",
+        TRAINING,
+    )
+    n_jobs: int | str | None = argument(
+        AUTO,
+        jobs(),
+        "Threads to train with on a CPU, at most; -1 is all cores. auto: as many as torch has. A number gives the same "
+        "model to the last bit, run after run. Up to 400 rows there is one thread.",
+        TRAINING,
+    )
     compile: bool | str = argument(AUTO, FLAG, "Whether to use torch.compile; auto: on a GPU, for long fits.", TRAINING)
     random_state: Any = argument(None, SEED, "Seed; the same seed gives the same model.", TRAINING, "--seed")
-    verbose: bool = argument(False, SWITCH, "Whether to draw a progress bar, on a terminal.")
+    verbose: bool = argument(
+        False, SWITCH, "Whether to show progress: a bar on a terminal, elsewhere a line now and then."
+    )
 
 
 class Spec(Arguments):
@@ -177,7 +263,12 @@ def _check_together(given: Spec) -> None:
             f"objective 'mse' says nothing about the distribution of the weights that method {given.method!r} has: "
             "take method='dnn', or another objective"
         )
-    if given.likelihood != GAUSSIAN and (given.objective == EXACT or given.calibrate is True):
+    if given.method == "dnn" and given.likelihood in (*COUNTS, STUDENT):
+        raise InputError(
+            f"method 'dnn' minimises squares and cannot have likelihood {given.likelihood!r}: leave one out"
+        )
+    calibrated = given.calibrate is True and given.likelihood != CLASSES
+    if given.likelihood != GAUSSIAN and (given.objective == EXACT or calibrated):
         refused = f"objective {EXACT!r}" if given.objective == EXACT else "calibrate=True"
         raise InputError(f"likelihood {given.likelihood!r} is not Gaussian: {refused} is for one that is; leave it out")
     shallow = given.method != AUTO and METHODS[given.method].backbone == "identity"
@@ -220,13 +311,13 @@ class RunOptions:
             check_positive_int("max_steps", self.max_steps)
 
 
-def parameters_section() -> str:
+def parameters_section(of: type[Arguments] = Arguments) -> str:
     """The arguments as numpydoc has them: `name : type, default value`, and the help below."""
-    return "\n".join(_entries())
+    return "\n".join(_entries(of))
 
 
-def _entries() -> Iterator[str]:
-    for one in arguments():
+def _entries(of: type[Arguments]) -> Iterator[str]:
+    for one in (one for one in fields(of) if one.init):
         default = f'"{one.default}"' if isinstance(one.default, str) else one.default
         yield f"    {one.name} : {one.metadata['kind'].type()}, default {default}"
         yield fill(one.metadata["help"], 116, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False)

@@ -4,7 +4,8 @@ NOTE[DIFF]: the paper starts at a noise variance of 0.01 whatever the data. That
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle
 
 import torch
@@ -42,42 +43,49 @@ class Line:
 
 def straight_line(rows: Rows) -> Line:
     """Through the rows; one of weight k counts as k."""
-    x, y = _some(rows.x).double(), _some(rows.y).double()
+    x, y = _some(rows.x).double(), _some(rows.number).double()
     w = torch.ones_like(y) if rows.weight is None else _some(rows.weight).double()
     w = w / w.sum()
-    x, y = x - w @ x, y - w @ y
-    eye = torch.eye(x.shape[1], dtype=torch.float64, device=x.device)
-    slope = torch.linalg.solve((w[:, None] * x).mT @ x + _RIDGE * eye, (w * y) @ x)
-    left, variance = (float(w @ z.square()) for z in (y - x @ slope, y))
+    x, y = (x - w @ x) * w.sqrt()[:, None], (y - w @ y) * w.sqrt()
+    by_rows = x.shape[0] < x.shape[1]  # (X^T X + c)^-1 X^T y = X^T (X X^T + c)^-1 y: the smaller matrix
+    gram = x @ x.mT if by_rows else x.mT @ x
+    gram.diagonal().add_(_RIDGE)
+    slope = torch.linalg.solve(gram, y) @ x if by_rows else torch.linalg.solve(gram, y @ x)
+    left, variance = (float(z.square().sum()) for z in (y - x @ slope, y))
     return Line(tuple(slope.tolist()), left, variance, 1.0 / float(w.square().sum()))
 
 
-def starting_noise(line: Line, likelihood: str = "gaussian") -> float:
-    """A noise variance to start from."""
-    return float(LIKELIHOODS[likelihood].starting_noise(line.variance_left))
+def straight_lines(rows: Rows) -> list[Line]:
+    """Through the rows of each member, or through all."""
+    if rows.weight is None or not rows.of_members:
+        return [straight_line(rows)]
+    return [straight_line(replace(rows, weight=weight)) for weight in rows.weight]
 
 
-def starting_members(candidate: Candidate, seeds: list[int], line: Line | None, start_from_data: bool) -> list[Member]:
-    """All seeds for each (alpha, beta). The `line` gives the noise to start from, and the slopes of prior means.
+def starting_members(
+    candidate: Candidate, seeds: list[int], lines: Sequence[Line], start_from_data: bool
+) -> list[Member]:
+    """All seeds for each (alpha, beta). Lines, of all or of each, give noises to start from and slopes of prior means.
 
     Both are rounded: their last digits depend on the number of threads, and a checkpoint on all digits.
     """
-    noise = Member().noise
-    if line is not None and start_from_data:
-        noise = float(f"{starting_noise(line, candidate.architecture.likelihood):.3g}")
-    slopes = _slopes_by_turns(line, candidate.architecture.trend)
+    likelihood = LIKELIHOODS[candidate.architecture.likelihood]
+    noises = [Member().noise]
+    if lines and start_from_data:
+        noises = [float(f"{likelihood.starting_noise(line.variance_left):.3g}") for line in lines]
+    slopes = _slopes_by_turns(lines, candidate.architecture.trend)
     return [
         Member(seed=seed, alpha=alpha, beta=beta, noise=noise, slope=slope)
         for alpha, beta in candidate.weights
-        for seed, slope in zip(seeds, cycle(slopes), strict=False)
+        for seed, noise, slope in zip(seeds, cycle(noises), cycle(slopes), strict=False)
     ]
 
 
-def _slopes_by_turns(line: Line | None, trend: str) -> list[tuple[float, ...]]:
-    if line is None or trend == "none":
+def _slopes_by_turns(lines: Sequence[Line], trend: str) -> list[tuple[float, ...]]:
+    if not lines or trend == "none":
         return [()]
-    slope = tuple(round(value, 6) + 0.0 for value in line.slope)  # + 0.0: not -0.0
-    return [slope] if trend == "linear" else [(0.0,) * len(slope), slope]
+    slopes = [tuple(round(value, 6) + 0.0 for value in line.slope) for line in lines]  # + 0.0: not -0.0
+    return slopes if trend == "linear" else [(0.0,) * len(slopes[0]), slopes[0]]
 
 
 def distinct_rows(rows: Rows) -> int:

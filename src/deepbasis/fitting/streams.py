@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from deepbasis.engine import wire
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.distributed import ALONE, Team
-from deepbasis.engine.members import Member
-from deepbasis.engine.memory import bytes_per_member
 from deepbasis.engine.streams import Stream
 from deepbasis.errors import InputError
-from deepbasis.fitting.budget import Budget, Sizes
-from deepbasis.fitting.decide import hold_out, needs_line, scaling
+from deepbasis.fitting.budget import Budget, Sizes, member_bytes
+from deepbasis.fitting.data import Apart
+from deepbasis.fitting.decide import hold_out, make_plan, needs_line, scaling
+from deepbasis.fitting.kinds import CONFORMAL
+from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty
 from deepbasis.fitting.plan import Facts, Plan
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.start import straight_line
+from deepbasis.fitting.targets import target_scaler
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
-from deepbasis.tables.columns import Array
+from deepbasis.tables.columns import Array, Column
 from deepbasis.tables.order import Piece, Prefetcher, Shard, batches, mixed
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.roles import Roles
+from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.source import Source
-from deepbasis.tables.survey import Encoder, TableStatistics, scan
+from deepbasis.tables.survey import MOST_TEXT, Encoder, HeldRows, Moments, TableStatistics, sample_rows, scan
 from deepbasis.tables.table import HeldOut, most_rows
-from deepbasis.tables.targets import TargetScaler
 
 T = TypeVar("T")
 
 _VALIDATION_COPIES = 4  # as encoded, as tensors, in the engine's chunks, and one in flight
+_SOME_CELLS = 4_000_000  # of the encoded rows that novelty is learned from
 
 
 @dataclass(frozen=True)
@@ -46,15 +50,15 @@ class Survey:
     roles: Roles
     held_out: HeldOut
     statistics: TableStatistics
-    held: list[Any]
-    """Tables of held-out rows, in the order of their places."""
+    held: HeldRows
+    """In the order of their places."""
 
-    def preprocessor(self, scaling: str) -> Preprocessor:
+    def preprocessor(self, scaling: str, meanings: Mapping[str, str] | None = None) -> Preprocessor:
         with FileBlock(self.source.name, 0, None).located():
-            return self.statistics.preprocessor(scaling)
+            return self.statistics.preprocessor(scaling, meanings, self.source.decimal)
 
     def validation(self, encoder: Encoder) -> Rows:
-        rows = encoder.held_rows(self.held, self.source.name)
+        rows = encoder.held_rows(self.held, self.source)
         if not len(rows):
             raise InputError(
                 f"{self.source.name} has no rows to validate on: give a larger validation_fraction, more groups, or "
@@ -77,31 +81,24 @@ class Survey:
             rng = np.random.default_rng([seed, 2, team.rank, team.size, epoch])
             return mixed(blocks, buffer_rows, sizes.block_rows, rng)
 
-        def read_in_order(_: int) -> Iterator[Array]:
-            return self._blocks(encoder, shard.all_pieces(), sizes.block_rows)
-
         epochs = Prefetcher(read, settings.epochs, sizes.queue, mix)
-        passes = Prefetcher(read_in_order, 1, sizes.queue)
+        passes = Prefetcher(lambda _: self._blocks(encoder, shard.all_pieces(), sizes.block_rows), 1, sizes.queue)
 
-        def open_epoch(epoch: int) -> Iterator[tuple[Tensor, ...]]:
-            for batch in batches(epochs.epoch(epoch), team.share(settings.batch_size)):
-                yield _parts(torch.from_numpy(batch), encoder)
-
-        def open_pass(rows: int) -> Iterator[tuple[Tensor, ...]]:
-            for chunk in batches(passes.epoch(0), rows):
-                yield _parts(torch.from_numpy(chunk), encoder)
+        def cut(blocks: Iterable[Array], rows: int) -> Iterator[tuple[Tensor, ...]]:
+            return (_parts(torch.from_numpy(batch), encoder) for batch in batches(blocks, rows))
 
         among = min(sizes.buffer_rows, plan.epoch_rows)
+        content = f"{self.source.fingerprint()}-{self.statistics.fingerprint()}"
         order = f"seed {seed}, blocks of {sizes.block_rows} rows, mixed among {among}"
         try:
             yield Stream(
-                open_epoch,
+                lambda epoch: cut(epochs.epoch(epoch), team.share(settings.batch_size)),
                 rows=self.statistics.rows,
                 columns=encoder.preprocessor.width,
-                name=f"{self.source.fingerprint()}, {plan.epoch_rows} rows an epoch, {order}",
+                name=f"{content}, {plan.epoch_rows} rows an epoch, {order}",
                 epoch_rows=plan.epoch_rows,
                 total_weight=None if self.roles.weight is None else self.statistics.mass,
-                open_pass=open_pass,
+                open_pass=lambda rows: cut(passes.epoch(0), rows),
             )
         finally:
             epochs.close()
@@ -126,24 +123,40 @@ def take_survey(
     if source.rows < 2:
         raise InputError(f"a fit needs at least 2 rows, {source.name} has {source.rows}")
     if fraction is None:
-        held_out = HeldOut.none()
+        held_out = HeldOut()
     elif roles.groups is not None:
         held_out = HeldOut.groups(fraction, source.rows, most_rows(len(roles.features)))
     else:
         held_out = HeldOut.choose(fraction, source.file_rows, most_rows(len(roles.features)))
     mine = range(team.rank, len(source.units), team.size)
 
-    def look() -> tuple[TableStatistics, list[Any]]:
-        sizes = Budget.of(limit).sizes(source.row_bytes(), len(source.names), len(source.names), 8)
+    def look() -> tuple[TableStatistics, HeldRows]:
+        held = _held_rows(source, roles, fraction)
+        growing = 8 * held * len(roles.features)  # while held-out rows are put together there are two of each
+        taken = source.open_bytes + _statistics_bytes(source, roles, held) + growing
+        columns = len(source.names)
+        sizes = Budget.of(limit, taken).sizes(source.row_bytes, columns, columns, 2)  # nothing is encoded yet
         with RowCounter(sum(source.units[unit].rows for unit in mine), visible and team.first) as progress:
             return scan(source, roles, held_out, mine, sizes.block_rows, progress)
 
     everyone = _from_all(look, team)
     statistics = TableStatistics.merged([found for found, _ in everyone])
-    in_order = sorted((one for _, held in everyone for one in held), key=lambda one: (one.unit, one.first_row))
     if statistics.rows < 1:
         raise InputError(f"{source.name} has no row left to train on: every row is held out, or has weight 0")
-    return Survey(source, roles, held_out, statistics, [one.table for one in in_order])
+    return Survey(source, roles, held_out, statistics, HeldRows.joined([held for _, held in everyone]))
+
+
+def _held_rows(source: Source, roles: Roles, fraction: float | None) -> int:
+    """How many rows will be held out, about."""
+    return 0 if fraction is None else min(most_rows(len(roles.features)), int(fraction * source.rows))
+
+
+def _statistics_bytes(source: Source, roles: Roles, held: int) -> int:
+    """What the first pass finds: the sample, the rows held out, and the texts of both."""
+    columns = len(roles.features)
+    texts = source.rows * source.row_bytes if source.text_columns() else 0
+    sample = min(sample_rows(columns), source.rows) * 3 // 2  # with rows that wait to be taken in
+    return 8 * columns * (sample + held) + 2 * min(MOST_TEXT, texts)
 
 
 def all_rows(source: Source, encoder: Encoder, limit: int | None) -> Rows:
@@ -151,13 +164,13 @@ def all_rows(source: Source, encoder: Encoder, limit: int | None) -> Rows:
     source.check_rows()
     plain = encoder.for_validation()
     plain.roles.check_numbers(source)
-    budget = Budget.of(limit)
+    budget = Budget.of(limit, source.open_bytes)
     need = _VALIDATION_COPIES * source.rows * plain.width * plain.dtype.itemsize
     if need > budget.left // 2:
         raise InputError(
             f"{source.name} has {source.rows:,} rows, too many to validate on: they are held in memory; give fewer"
         )
-    sizes = budget.sizes(source.row_bytes(), len(source.names), plain.width, plain.dtype.itemsize)
+    sizes = budget.sizes(source.row_bytes, len(source.names), plain.width, plain.dtype.itemsize)
     blocks = source.all_blocks(plain.roles.columns, sizes.block_rows)
     return _as_rows(np.concatenate([plain.rows(block) for block in blocks]), plain)
 
@@ -169,9 +182,14 @@ class StreamData:
     survey: Survey
     preprocessor: Preprocessor
     target: TargetScaler
+    target_because: str
+    some: Tensor
+    """Encoded rows: some of those that are trained on, at random."""
     validation_source: Source | None
     limit: int | None
     """Of the memory."""
+    promising: bool = False
+    """Every second row held out is set apart, and not even validated on."""
 
     @classmethod
     def of(
@@ -182,23 +200,63 @@ class StreamData:
                 "trend='linear' draws its line through the rows that a streamed fit holds out, and with validation "
                 "rows of their own none are held out: leave one of the two out, or the stream"
             )
+        promising = spec.calibrate == CONFORMAL
+        if promising and (validation is not None or roles.groups is not None):
+            raise InputError(
+                "calibrate='conformal' sets apart half of the rows that a streamed fit holds out, without groups: "
+                "leave out the validation rows or the groups, or the stream"
+            )
         fraction = None if validation is not None else hold_out(spec, source.rows).fraction
+        _from_all(lambda: _refuse_early(spec, source, roles, fraction, limit), team)
         survey = take_survey(source, roles, fraction, limit, team, spec.verbose)
-        preprocessor = survey.preprocessor(scaling(spec))
-        return cls(survey, preprocessor, survey.statistics.target(), validation, limit)
+        preprocessor = survey.preprocessor(scaling(spec), spec.columns)
+        statistics = survey.statistics
+        rows, moments = statistics.in_order(), statistics.target_moments
+        if roles.labels is not None:
+            target, because = TargetScaler(0.0, 1.0, roles.labels), str(roles.labels)
+        else:
+            with FileBlock(source.name, 0, None).located():
+                target, because = target_scaler(
+                    spec,
+                    statistics.sample_y[rows],
+                    None if statistics.weight is None else statistics.weight[rows],
+                    np.concatenate([statistics.sample_y, [moments.low, moments.high]]),
+                    lambda some: preprocessor.encoded([column.rows(rows[some]) for column in statistics.sample]),
+                )
+        if target.warp is None:
+            target = statistics.target()
+        few = rows[: min(REFERENCE + CALIBRATION, max(1, _SOME_CELLS // preprocessor.width))]
+        some = torch.from_numpy(preprocessor.encoded([column.rows(few) for column in statistics.sample])).float()
+        survey = replace(survey, statistics=replace(statistics, sample=[]))  # it has been used, and may be large
+        return cls(survey, preprocessor, target, because, some, validation, limit, promising)
 
     def encoder(self, dtype: torch.dtype) -> Encoder:
         return Encoder(self.survey.roles, self.preprocessor, self.target, torch.empty(0, dtype=dtype).numpy().dtype)
 
     def validation(self, dtype: torch.dtype) -> Rows:
         if self.validation_source is None:
-            return self.survey.validation(self.encoder(dtype))
+            rows = self.survey.validation(self.encoder(dtype))
+            return rows.where(torch.arange(len(rows)) % 2 == 0) if self.promising else rows
         return all_rows(self.validation_source, self.encoder(dtype), self.limit)
+
+    def apart(self) -> Apart | None:
+        if not self.promising:
+            return None
+        rows = self.survey.validation(self.encoder(torch.float64))
+        odd = rows.where(torch.arange(len(rows)) % 2 == 1)
+        return Apart(odd.x, self.target.inverse(odd.y).numpy())
+
+    def novelty(self, validation: Rows) -> Novelty:
+        """Calibrated on rows that were held out, of other groups if there are any; or else on some of the sample."""
+        if self.validation_source is not None:
+            return Novelty.fit(self.some)
+        x = torch.cat([self.some, validation.x.float()])
+        return Novelty.fit(x, torch.arange(len(x)) >= len(self.some))
 
     def facts(self, spec: Spec) -> Facts:
         rows, line_leaves = self.survey.statistics.rows, None
         # Rows of another table may lie elsewhere and have other slopes.
-        if needs_line(spec, rows) and self.validation_source is None:
+        if needs_line(spec, rows) and self.validation_source is None and not self.target.classes:
             line_leaves = straight_line(self.validation(torch.float64)).share_left
         return Facts(
             table_rows=rows,
@@ -207,28 +265,17 @@ class StreamData:
             number_columns=self.preprocessor.coordinates,
             grouped=self.survey.roles.groups is not None,
             streamed=True,
+            target=self.target.name,
+            target_because=self.target_because,
+            classes=self.target.classes,
+            edges=self.target.edges,
             line_leaves=line_leaves,
         )
 
     def room(self, plan: Plan, validation: Rows, team: Team = ALONE) -> Room:
         """Room at this worker; the number of members is what every worker has room for."""
-        candidate = plan.candidates[0]
-        encoder, source = self.encoder(candidate.settings.dtype), self.survey.source
-
-        def own() -> Room:
-            settings, on_host = candidate.settings, plan.device == "cpu"
-            rows = settings.chunk_rows if settings.exact else settings.batch_size
-            slope = () if candidate.architecture.trend == "none" else (0.0,) * self.preprocessor.width
-            model = candidate.architecture.build(self.preprocessor.width, Member(slope=slope))
-            need = bytes_per_member(model, rows, self.preprocessor.width, settings.dtype)
-            held = _VALIDATION_COPIES * validation.x.numel() * validation.x.element_size()
-            members = candidate.members * len(candidate.weights)
-            at_a_time = Budget.of(self.limit, held).members_at_a_time(members, need) if on_host else members
-            budget = Budget.of(self.limit, held + at_a_time * need * on_host)
-            columns, width, item_bytes = len(source.names), encoder.width, encoder.dtype.itemsize
-            return Room(at_a_time, budget.sizes(source.row_bytes(), columns, width, item_bytes, mixing=True))
-
-        everyone = _from_all(own, team)
+        source, width = self.survey.source, self.encoder(torch.float64).width
+        everyone = _from_all(lambda: Room.of(plan, source, width, len(validation), self.limit), team)
         return Room(min(one.members for one in everyone), everyone[team.rank].sizes)
 
 
@@ -239,6 +286,30 @@ class Room:
     members: int
     """To be trained at a time."""
     sizes: Sizes
+
+    @classmethod
+    def of(cls, plan: Plan, source: Source, width: int, validation: int, limit: int | None, more: int = 0) -> Room:
+        """For rows of `width` numbers, so many of them to validate on. `more` is what this process will also hold."""
+        candidate, on_host = plan.candidates[0], plan.device == "cpu"
+        item_bytes = candidate.settings.dtype.itemsize
+        need = member_bytes(candidate, width)
+        taken = more + source.open_bytes + _VALIDATION_COPIES * validation * width * item_bytes
+        members = candidate.members * len(candidate.weights)
+        at_a_time = Budget.of(limit, taken).members_at_a_time(members, need) if on_host else members
+        budget = Budget.of(limit, taken + at_a_time * need * on_host)
+        return cls(at_a_time, budget.sizes(source.row_bytes, len(source.names), width, item_bytes, mixing=True))
+
+
+def _refuse_early(spec: Spec, source: Source, roles: Roles, fraction: float | None, limit: int | None) -> None:
+    """If not even the narrowest encoding would leave room to train: before all rows are read, not after."""
+    columns, rows = len(roles.features), max(source.rows, 2)  # fewer are refused later
+    classes = 0 if roles.labels is None else len(roles.labels.values)
+    plan = make_plan(spec, Facts(table_rows=rows, rows=rows, columns=columns, streamed=True, classes=classes))
+    held = _held_rows(source, roles, fraction)
+    Room.of(plan, source, columns + 1, held, limit, _statistics_bytes(source, roles, held))
+
+
+wire.allow(TableStatistics, Moments, Column, HeldRows, Room, Sizes)
 
 
 def _from_all(work: Callable[[], T], team: Team) -> list[T]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 
 import numpy as np
 import torch
 
+from deepbasis.engine import device as devices
+from deepbasis.engine import wire
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import FAILED, INTERRUPTED, Outcome
 from deepbasis.engine.distributed import ALONE, Team
@@ -19,8 +22,9 @@ from deepbasis.engine.members import Ensemble
 from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.errors import NumericalError, UnfinishedError
+from deepbasis.fitting.budget import member_bytes
 from deepbasis.fitting.plan import Architecture, Candidate, Plan
-from deepbasis.fitting.start import builder, distinct_rows, starting_members, straight_line
+from deepbasis.fitting.start import Line, builder, distinct_rows, starting_members, straight_lines
 from deepbasis.gp import exact
 from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.model import DeepBasisGP
@@ -31,7 +35,7 @@ from deepbasis.progress import Progress, ProgressBar
 
 @dataclass(frozen=True)
 class Execution:
-    """How a fit is run; this does not change what is fitted."""
+    """How a fit is run. Apart from a deadline, this does not change what is fitted."""
 
     checkpoint: str | PathLike[str] | None = None
     """A file to resume from."""
@@ -40,9 +44,24 @@ class Execution:
     team: Team = ALONE
     progress: Progress | None = None
     """Called after every epoch, instead of a bar on the terminal."""
+    member_room: int | None = None
+    """Bytes that members in training may take together; by default most of what is free."""
+    deadline: float | None = None
+    """When a fit with a time limit must have ended, by `time.monotonic`; this does change what is fitted."""
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
 
 
 HERE = Execution()
+
+
+def deadline(time_limit: float | None) -> float | None:
+    return None if time_limit is None else time.monotonic() + time_limit
+
+
+wire.allow(Line)
 
 
 @dataclass(frozen=True)
@@ -53,10 +72,23 @@ class Trained:
     architecture: Architecture
     """As it was built: a kernel has no more inducing points than there are distinct rows."""
     outcomes: tuple[Outcome, ...]
+    """Of the members that could be trained, for the best (alpha, beta)."""
+    places: tuple[int, ...]
+    """Of these among all members."""
     models: tuple[DeepBasisGP, ...]
     device: torch.device
     interrupted: bool
     calibration: Calibration | None = None
+
+    def of(self, fold: int, folds: int) -> Trained:
+        """The members that hold out a fold, where they hold out so many in turn."""
+        mine = [k for k, place in enumerate(self.places) if place % folds == fold]
+        return replace(
+            self,
+            outcomes=tuple(self.outcomes[k] for k in mine),
+            places=tuple(self.places[k] for k in mine),
+            models=tuple(self.models[k] for k in mine),
+        )
 
     @property
     def ensemble(self) -> Ensemble:
@@ -65,6 +97,10 @@ class Trained:
     def predict(self, x: torch.Tensor) -> Predictive:
         """Before calibration."""
         return self.ensemble.predict(x)
+
+    def predict_calibrated(self, x: torch.Tensor) -> Predictive:
+        predicted = self.predict(x)
+        return predicted if self.calibration is None else self.calibration.apply(predicted)
 
     def given(self, rows: Rows) -> Trained:
         """The same kernels, with the posterior of exact inference given these rows."""
@@ -90,6 +126,7 @@ class Runner:
     columns: int
     execution: Execution = HERE
     verbose: bool = False
+    started: float = field(default_factory=time.monotonic)
 
     def train(
         self,
@@ -102,40 +139,65 @@ class Runner:
         start: Rows | None = None,
         wave_size: int | None = None,
     ) -> Trained:
-        """Every member, for every (alpha, beta), in one run. `start` are rows to start from, for a stream."""
+        """Every member, for every (alpha, beta), in one run. `start` are rows to start from, for a stream.
+
+        Rows may have weights for each member; they are the same for every (alpha, beta).
+        """
         team = self.execution.team
         rows = data if isinstance(data, Rows) else start if start is not None else selecting
         architecture = candidate.architecture
         from_rows = architecture.is_shallow and self.plan.start_from_data
         if from_rows and isinstance(data, Rows):
             architecture = replace(architecture, rank=min(architecture.rank, distinct_rows(rows)))
-        line = None
+        lines: list[Line] = []
         if self.plan.start_from_data or architecture.trend == "linear":
-            line = team.broadcast_object(straight_line(rows))
-        members = starting_members(candidate, team.broadcast_object(list(seeds)), line, self.plan.start_from_data)
+            lines = team.broadcast_object(straight_lines(rows))
+        members = starting_members(candidate, team.broadcast_object(list(seeds)), lines, self.plan.start_from_data)
+        again = list(range(len(seeds))) * len(candidate.weights)
+        data = data.seen_by(again) if isinstance(data, Rows) else data
+        validation = selecting.seen_by(again)
         build = builder(architecture, self.columns, rows if from_rows or architecture.embedding != "none" else None)
         device = torch.device(self.plan.device)
+        in_threads = self.plan.member_threads and team.alone and not candidate.settings.exact
+        room = self.execution.member_room
+        if room is not None and wave_size is None and device.type == "cpu":
+            fitting = max(1, room // member_bytes(candidate, self.columns))
+            if fitting < len(members):
+                wave_size, in_threads = fitting, False
+
+        all_of_them = [one.architecture for one in self.plan.candidates]
+        number = 1 + all_of_them.index(candidate.architecture)
+        what = architecture.method + f" (candidate {number} of {len(all_of_them)})" * (len(all_of_them) > 1)
 
         def trained(candidate: Candidate, checkpoint: str | PathLike[str] | None) -> Trained:
             show_bar = self.verbose and self.execution.progress is None and team.first
-            with ProgressBar() if show_bar else nullcontext(self.execution.progress) as progress:
+            with (
+                ProgressBar(what=what, since=self.started)
+                if show_bar
+                else nullcontext(self.execution.progress) as progress
+            ):
                 outcomes = train(
                     build,
                     members,
                     data,
-                    selecting,
+                    validation,
                     candidate.settings,
                     device=device,
                     progress=progress,
                     checkpoint=checkpoint,
                     checkpoint_seconds=self.execution.checkpoint_seconds,
                     wave_size=wave_size,
+                    threads=(self.plan.jobs or devices.usual_threads()) if in_threads else None,
                     team=team,
+                    deadline=self.execution.deadline,
                 )
             chosen = _best_weights(outcomes, len(candidate.weights))
-            models = tuple(outcome.model(lambda member: architecture.build(self.columns, member)) for outcome in chosen)
-            interrupted = any(outcome.status == INTERRUPTED for outcome in outcomes)
-            return Trained(candidate, architecture, tuple(chosen), models, device, interrupted)
+            models = tuple(outcomes[k].model(lambda member: architecture.build(self.columns, member)) for k in chosen)
+            interrupted = any(outcome.status == INTERRUPTED for outcome in outcomes) and not self.execution.out_of_time
+            places = tuple(k % len(seeds) for k in chosen)
+            return Trained(
+                candidate, architecture, tuple(outcomes[k] for k in chosen), places, models, device, interrupted
+            )
 
         found = trained(candidate, checkpoint)
         if candidate.noise_rate_again is not None and isinstance(data, Rows) and not found.interrupted:
@@ -164,13 +226,15 @@ class Runner:
         return replace(again, candidate=candidate)
 
 
-def _best_weights(outcomes: list[Outcome], pairs: int) -> list[Outcome]:
-    """The members of the (alpha, beta) with fewest failures, then with the best mean score."""
+def _best_weights(outcomes: list[Outcome], pairs: int) -> list[int]:
+    """The places of the members of the (alpha, beta) with fewest failures, then with the best mean score."""
     size = len(outcomes) // pairs
     usable = [
-        [outcome for outcome in outcomes[k : k + size] if outcome.best_epoch > 0] for k in range(0, len(outcomes), size)
+        [place for place in range(k, k + size) if outcomes[place].best_epoch > 0] for k in range(0, len(outcomes), size)
     ]
-    best = min(usable, key=lambda some: (-len(some), np.mean([one.best_score for one in some]) if some else math.inf))
+    best = min(
+        usable, key=lambda some: (-len(some), np.mean([outcomes[k].best_score for k in some]) if some else math.inf)
+    )
     if best:
         return best
     if any(outcome.status == INTERRUPTED for outcome in outcomes):
@@ -185,5 +249,6 @@ def _give_residual_variance(found: Trained, rows: Rows) -> None:
     NOTE[DIFF]: the paper's DNN predicts no distribution.
     """
     with torch.no_grad():
-        for model, mean in zip(found.models, found.ensemble.means(rows.x), strict=True):
-            model.set_residual_variance(float(weighted_mean((rows.y - mean).square(), rows.weight)))
+        for place, model, mean in zip(found.places, found.models, found.ensemble.means(rows.x), strict=True):
+            weight = rows.weight[place] if rows.weight is not None and rows.of_members else rows.weight
+            model.set_residual_variance(float(weighted_mean((rows.y - mean).square(), weight)))

@@ -69,10 +69,13 @@ def build(
         else:
             backbone = Identity(d)
         expansion = EXPANSIONS[row.expansion](backbone.width, rank, jitter=jitter)
-        weights = PointWeights if row.point_weights else WeightPosterior
-        posterior = weights(check_positive_int("the expansion's rank", getattr(expansion, "rank", None)))
         # NOTE[DIFF]: the noise of a DNN is not known before its residuals are: nothing is predicted with a start.
         observed = make_likelihood(noise=None if row.point_weights else noise)
+        size = check_positive_int("the expansion's rank", getattr(expansion, "rank", None))
+        latents = getattr(observed, "latents", 0)
+        if row.point_weights and latents:
+            raise InputError(f"method {method!r} predicts a number, not a class: take another")
+        posterior = PointWeights(size) if row.point_weights else WeightPosterior(size, latents)
         return DeepBasisGP(backbone, expansion, posterior, observed, line, corrected=row.corrected)
 
 

@@ -3,22 +3,30 @@
 Residuals have heavier tails than a Gaussian: most are smaller than the model says, a few far larger. One factor for all
 variances cannot describe this; a few weighted factors can.
 
+Of classes the same factors are temperatures of the latent numbers: a small share of a large one leaves room for labels
+that are wrong.
+
 NOTE[DIFF]: the paper predicts with the Gaussian itself.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from deepbasis.errors import InputError, NumericalError, check_number, check_same_length, check_tensor
-from deepbasis.gp.objectives import Weight
-from deepbasis.gp.predictive import GaussianMixture, Predictive
+from deepbasis.gp.classes import Classes
+from deepbasis.gp.predictive import GaussianMixture, Predictive, Weight, as_mixture
 
 PRIOR_SCALES = (0.25, 1.0, 16.0)
 PRIOR_WEIGHTS = (0.1, 0.88, 0.02)
 """Where the fit starts; with few rows it ends nearby."""
+CLASS_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 64.0)
+"""Of classes, whose scales are given and whose weights are fitted."""
 MOST_ROWS = 20_000
 """Rows that a calibration uses at most."""
 MOST_SCALES = 8
@@ -27,6 +35,7 @@ MOST_SCALES = 8
 _SCALE_ROWS = 10.0  # pseudo-rows that support each prior scale
 _WEIGHT_ROWS = 6.0  # pseudo-rows that support the prior weights, in total
 STEPS = 100  # always: the result is then a smooth function of the rows and their weights
+_LEAST_WEIGHT, _SMALLEST = 5e-3, 1e-300  # of a scale of classes
 _LARGEST_SCALE = 1e16  # a `Calibration` may have: far beyond any that is found
 _LARGEST_SQUARE = 1e12  # of a standardised residual: scaled variances stay finite, in float32 too
 
@@ -53,17 +62,29 @@ class Calibration:
         if abs(sum(self.weights) - 1.0) > 1e-9:
             raise InputError(f"the weights of the scales must sum to 1, got {self.weights}")
 
+    @classmethod
+    def from_state(cls, found: Any) -> "Calibration | None":
+        """What `asdict` gave, as JSON has it; None stays None. Anything else is a `ValueError`."""
+        if found is None:
+            return None
+        if not isinstance(found, Mapping) or found.keys() != {one.name for one in fields(cls)}:
+            raise ValueError("its calibration has no scales and weights, or has more")
+        if not all(isinstance(values, list) for values in found.values()):
+            raise ValueError("its calibration is not of lists")
+        return cls(**{name: tuple(values) for name, values in found.items()})
+
     @property
     def mean_scale(self) -> float:
         """What the variance of a Gaussian is multiplied by."""
         return sum(weight * scale for scale, weight in zip(self.scales, self.weights, strict=True))
 
-    def apply(self, predicted: Predictive) -> GaussianMixture:
+    def apply(self, predicted: Predictive) -> GaussianMixture | Classes:
         """All components with the first scale, then all with the second, ..."""
-        members = _as_mixture(predicted)
-        shares = torch.kron(_tensor(self.weights, members.means), members.shares)
-        variances = torch.cat([scale * members.variances for scale in self.scales])
-        return GaussianMixture(members.means.repeat(len(self.scales), 1), variances, shares)
+        members = predicted if isinstance(predicted, Classes) else as_mixture(predicted)
+        scales, weights = _tensor((self.scales, self.weights), members.means)[:, :, None]
+        variances = (scales.to(members.variances.dtype)[..., None] * members.variances).flatten(0, 1)
+        means = torch.cat([members.means] * len(self.scales))
+        return type(members)(means, variances, (weights * members.shares).flatten())
 
 
 def calibrate(
@@ -80,8 +101,10 @@ def calibrate(
     of weight k counts as k rows. Of more than `MOST_ROWS` rows every m-th is used.
     """
     check_tensor("y", y, 1)
+    if isinstance(predicted, Classes):
+        return _calibrate_classes(predicted, y, weight, steps)
     check_same_length("y", y, "the prediction", predicted.mean)
-    members, every = _as_mixture(predicted), -(-len(y) // MOST_ROWS)
+    members, every = as_mixture(predicted), -(-len(y) // MOST_ROWS)
     means, variances = members.means[:, ::every].double(), members.variances[:, ::every].double()
     if not bool((means + variances.log()).isfinite().all()):
         raise NumericalError("there are predictions that are not finite: their variance cannot be calibrated")
@@ -101,11 +124,28 @@ def calibrate(
     return Calibration(tuple(scales.tolist()), tuple(weights.tolist()))
 
 
-def _as_mixture(predicted: Predictive) -> GaussianMixture:
-    if isinstance(predicted, GaussianMixture):
-        return predicted
-    return GaussianMixture(predicted.mean[None], predicted.variance[None])
+def _calibrate_classes(
+    predicted: Classes, y: Float[Tensor, " n"], weight: Float[Tensor, " n"] | None, steps: int
+) -> Calibration:
+    """EM for the weights of `CLASS_SCALES`; pseudo-rows support the scale 1. Scales that hardly count are left out."""
+    every = -(-len(y) // MOST_ROWS)
+    some = predicted[::every].double()
+    y = y[::every].double()
+    scaled = [Calibration((scale,), (1.0,)).apply(some).log_prob(y) for scale in CLASS_SCALES]
+    logs = torch.stack(scaled)  # [k, n]
+    if not bool(logs.isfinite().all()):
+        raise NumericalError("there are predictions that are not finite: they cannot be calibrated")
+    w = torch.ones_like(y) if weight is None else weight[::every].double()
+    prior = _WEIGHT_ROWS * _tensor(tuple(float(scale == 1.0) for scale in CLASS_SCALES), y)
+    weights = torch.full_like(prior, 1.0 / len(prior))
+    for _ in range(steps):
+        rows = torch.softmax(weights.clamp_min(_SMALLEST).log()[:, None] + logs, 0) @ w
+        weights = (rows + prior) / (w.sum() + _WEIGHT_ROWS)
+    kept = weights >= _LEAST_WEIGHT
+    weights = weights[kept] / weights[kept].sum()
+    scales = [scale for scale, keep in zip(CLASS_SCALES, kept.tolist(), strict=True) if keep]
+    return Calibration(tuple(scales), tuple((weights / math.fsum(weights.tolist())).tolist()))
 
 
-def _tensor(values: tuple[float, ...], like: Tensor) -> Float[Tensor, " k"]:
+def _tensor(values: tuple[Any, ...], like: Tensor) -> Float[Tensor, "*k"]:
     return torch.tensor(values, dtype=torch.float64, device=like.device)

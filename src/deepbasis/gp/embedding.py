@@ -36,6 +36,29 @@ class Periodic(nn.Module):
         return torch.cat([x, angle.sin(), angle.cos()], 1)
 
 
+class PeriodicLinear(nn.Module):
+    """[x_j, W_j cos(2 pi (c_j x_j + b_j))]: waves of each column, of which a layer for each column makes a few numbers.
+
+    That is PBLD (Holzmueller, Grinsztajn and Steinwart, 2024, "Better by default: strong pre-tuned MLPs"). The
+    frequencies c_j start as N(0, scale^2), the phases b_j evenly within a period; all are trained.
+    """
+
+    def __init__(self, d: int, frequencies: int = 8, outputs: int = 3, *, scale: float = 0.3) -> None:
+        super().__init__()
+        self.columns = check_positive_int("d", d)
+        check_positive_int("frequencies", frequencies)
+        check_positive_int("outputs", outputs)
+        check_number("scale", scale, above=0.0)
+        self.width = d * (1 + outputs)
+        self.c = nn.Parameter(scale * torch.randn(d, frequencies))
+        self.b = nn.Parameter(torch.rand(d, frequencies) - 0.5)
+        self.W = nn.Parameter((2.0 * torch.rand(d, frequencies, outputs) - 1.0) / math.sqrt(frequencies))
+
+    def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
+        waves = (2.0 * math.pi * (x[:, :, None] * self.c + self.b)).cos()
+        return torch.cat([x, torch.einsum("ndk,dko->ndo", waves, self.W).flatten(1)], 1)
+
+
 class Fourier(nn.Module):
     """[x, a sin(2 pi B x), a cos(2 pi B x)]: waves across all columns together, for coordinates (Tancik et al., 2020,
     "Fourier features let networks learn high frequency functions in low dimensional domains").

@@ -37,8 +37,6 @@ class Statistics(NamedTuple):
     """Phi^T Phi."""
     projection: Float[Tensor, " r"]
     """Phi^T y."""
-    energy: Float[Tensor, ""]
-    """y^T y."""
     n: Float[Tensor, ""]
     """Number of rows, or sum of their weights; a tensor, so that a stacked function does not depend on its value."""
 
@@ -61,10 +59,10 @@ def statistics(phi: Float[Tensor, "b r"], y: Float[Tensor, " b"], weight: Weight
     phi, y = phi.double(), y.double()
     if weight is None:
         n = torch.full((), len(y), dtype=torch.float64, device=y.device)
-        return Statistics(phi.mT @ phi, phi.mT @ y, y @ y, n)
+        return Statistics(phi.mT @ phi, phi.mT @ y, n)
     weight = weight.double()
     weighted = phi * weight[:, None]
-    return Statistics(weighted.mT @ phi, weighted.mT @ y, (weight * y) @ y, weight.sum())
+    return Statistics(weighted.mT @ phi, weighted.mT @ y, weight.sum())
 
 
 def solve(stats: Statistics, noise: Float[Tensor, ""]) -> Solution:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 
 from deepbasis.errors import check_number, check_positive_int
 from deepbasis.gp.precision import full_product
@@ -112,17 +112,23 @@ class RBF(nn.Module):
     def kernel(self, g: Float[Tensor, "a h"], g2: Float[Tensor, "b h"]) -> Float[Tensor, "a b"]:
         """Eq. 16, the full kernel k~ itself, from direct differences; with the linear one, if there is one."""
         difference = (g[:, None, :] - g2[None, :, :]) / self.log_lengthscale.exp()
-        smooth = self.log_variance.exp() * torch.exp(-0.5 * difference.square().sum(-1))
+        smooth = self.log_variance.exp() * torch.exp(self.log_correlation(difference.square().sum(-1)))
         if self.log_slope is None:
             return smooth
         return smooth + (g * (2.0 * (self.log_slope - self.log_lengthscale)).exp()) @ g2.mT
+
+    def log_correlation(self, squared_distance: Tensor) -> Tensor:
+        """Of f at points this far apart, in lengthscales."""
+        return -0.5 * squared_distance
 
     def _scaled(self, g: Tensor) -> Tensor:
         # Distances do not change when both sides move: near the origin ||a||^2 + ||b||^2 - 2ab cancels least.
         return (g - self.Z.mean(0)) / self.log_lengthscale.exp()
 
     def _cross_kernel(self, g: Float[Tensor, "b h"]) -> Float[Tensor, "b r"]:
-        return torch.exp(self.log_variance - 0.5 * _squared_distance(self._scaled(g), self._scaled(self.Z)))
+        return torch.exp(
+            self.log_variance + self.log_correlation(_squared_distance(self._scaled(g), self._scaled(self.Z)))
+        )
 
     def _inverse_root(self) -> tuple[Float[Tensor, "r r"], Int[Tensor, ""]]:
         """The inverse Cholesky factor of K_ZZ + jitter. Its value is always computed in float64: it decides a variance.
@@ -135,11 +141,102 @@ class RBF(nn.Module):
         squared_distance = _squared_distance(Z, Z) * (1.0 - eye)  # exactly zero on the diagonal
         # Rounding errs by about eps ||z||^2 in each distance: nothing, except for points 10^6 lengthscales out.
         rounding = len(Z) * torch.finfo(torch.float64).eps * (Z.detach() * Z.detach()).sum(-1).amax()
-        K = variance * (torch.exp(-0.5 * squared_distance) + (self.jitter + rounding) * eye)
+        K = variance * (torch.exp(self.log_correlation(squared_distance)) + (self.jitter + rounding) * eye)
         return _inverse_cholesky(K, self.Z.dtype)
 
 
 rbf_linear = partial(RBF, linear=True)
+
+
+class Matern(RBF):
+    """The same with a Matern kernel of smoothness 5/2, whose functions have two derivatives: for rougher ones.
+
+    k~ = sigma_k^2 (1 + a + a^2 / 3) exp(-a), where a is sqrt(5) times the distance in lengthscales.
+    """
+
+    def log_correlation(self, squared_distance: Tensor) -> Tensor:
+        # The root has no derivative at 0, where k~ has one, 0: points nearer than rounding do not move each other.
+        a = (5.0 * squared_distance.clamp_min(torch.finfo(squared_distance.dtype).eps)).sqrt()
+        return torch.log1p(a + a * a / 3.0) - a
+
+
+class FourierFeatures(nn.Module):
+    """phi(x) = sigma_k / sqrt(p) [cos(W g(x)), sin(W g(x))], p waves of random directions (Rahimi and Recht, 2007).
+
+    At the start <phi(x), phi(x')> is, as the rank grows, the RBF kernel of Eq. 16 with lengthscales sqrt(h), or, with
+    `degrees`, the Matern kernel of half that smoothness. W is then trained, as in a sparse spectrum GP (Lazaro-Gredilla
+    et al., 2010). ||phi(x)||^2 is the same for every x. If the rank is odd, the last wave is a cosine alone.
+    """
+
+    kernel_parameters = ("log_variance",)
+
+    def __init__(self, h: int, rank: int, *, degrees: int | None = None, jitter: float = JITTER) -> None:
+        super().__init__()
+        check_positive_int("h", h)
+        self.rank = check_positive_int("rank", rank)
+        waves = -(-rank // 2)
+        W = torch.randn(waves, h)
+        if degrees is not None:  # of freedom, of Student's t
+            W = W / torch.randn(waves, check_positive_int("degrees", degrees)).square().mean(1, keepdim=True).sqrt()
+        self.W = nn.Parameter(W / math.sqrt(h))
+        self.log_variance = nn.Parameter(torch.zeros(()))
+
+    def forward(self, g: Float[Tensor, "b h"]) -> Features:
+        angle = full_product(g, self.W.mT)  # in tf32 the phase would be lost
+        waves = torch.cat([angle.cos(), angle.sin()], 1)[:, : self.rank]
+        return _without_correction(waves * (0.5 * self.log_variance).exp() / math.sqrt(len(self.W)))
+
+
+matern_features = partial(FourierFeatures, degrees=5)
+
+
+class BSplines(nn.Module):
+    """phi_i(x) = c sigma_k B(<w_i, g(x)> + b_i): cubic B-splines along random directions, with knots spread evenly.
+
+    B is 0 beyond 2. At the start <phi(x), phi(x')> is, as the rank grows, sigma_k^2 E B_7(<w, g(x) - g(x')>) / B_7(0),
+    w ~ N(0, I / h), with B_7 the spline of degree 7 that B's correlation with itself is; where |<w, g(x)>| is below
+    `REACH` - 2. Directions and knots are then trained.
+    """
+
+    kernel_parameters = ("log_variance",)
+    REACH = 3.0
+
+    def __init__(self, h: int, rank: int, *, jitter: float = JITTER) -> None:
+        super().__init__()
+        check_positive_int("h", h)
+        self.rank = check_positive_int("rank", rank)
+        self.W = nn.Parameter(torch.randn(rank, h) / math.sqrt(h))
+        self.b = nn.Parameter(self.REACH * (2.0 * (torch.arange(rank) + torch.rand(rank)) / rank - 1.0))
+        self.log_variance = nn.Parameter(torch.zeros(()))
+
+    def forward(self, g: Float[Tensor, "b h"]) -> Features:
+        t = linear(g, self.W, self.b).abs()
+        # (2 - t)^3 / 6 - 4 (1 - t)^3 / 6, of what is positive
+        spline = ((2.0 - t).clamp_min(0.0) ** 3 - 4.0 * (1.0 - t).clamp_min(0.0) ** 3) / 6.0
+        c = math.sqrt(2.0 * self.REACH / self.rank * 315.0 / 151.0)  # B_7(0) = 151 / 315
+        return _without_correction(c * (0.5 * self.log_variance).exp() * spline)
+
+
+class ArcCos(nn.Module):
+    """phi(x) = sigma_k sqrt(2 / r) relu(W g(x) + b), a wide layer of ReLUs (Cho and Saul, 2009).
+
+    At the start <phi(x), phi(x')> is, as the rank grows, the arc-cosine kernel of order 1 of z = [g(x) / sqrt(h), 1]:
+    sigma_k^2 |z| |z'| (sin t + (pi - t) cos t) / pi, with t the angle between z and z'. W and b are then trained.
+    """
+
+    kernel_parameters = ("log_variance",)
+
+    def __init__(self, h: int, rank: int, *, jitter: float = JITTER) -> None:
+        super().__init__()
+        check_positive_int("h", h)
+        self.rank = check_positive_int("rank", rank)
+        self.W = nn.Parameter(torch.randn(rank, h) / math.sqrt(h))
+        self.b = nn.Parameter(torch.randn(rank))
+        self.log_variance = nn.Parameter(torch.zeros(()))
+
+    def forward(self, g: Float[Tensor, "b h"]) -> Features:
+        phi = linear(g, self.W, self.b).relu() * math.sqrt(2.0 / self.rank)
+        return _without_correction(phi * (0.5 * self.log_variance).exp())
 
 
 class PassThrough(nn.Module):

@@ -28,7 +28,8 @@ class Likelihood(Protocol):
     """Made as `cls(noise=...)`, where `noise` is what it starts from."""
 
     target: str
-    """The kind of target that it takes: "number"."""
+    """The kind of target that it takes: "number" or "class". One with a number `latents` has so many functions f: means
+    are then [b, latents], and the variance is that of each."""
 
     def noise(self) -> Float[Tensor, ""]:
         """The variance that the trace regulariser is measured in: sigma_eps^2 of a Gaussian."""

@@ -27,6 +27,11 @@ METHODS: Registry[Method] = Registry(
         "pp-dkl": Method("resnet", "rbf", "ppgp", corrected=True),
         "sv-rbf": Method("identity", "rbf", "elbo", corrected=True),
         "sv-rbf-linear": Method("identity", "rbf-linear", "elbo", corrected=True),
+        "dbk-matern": Method("resnet", "matern", "dppgp", corrected=False),
+        "dbk-fourier": Method("resnet", "fourier", "dppgp", corrected=False),
+        "dbk-fourier-matern": Method("resnet", "fourier-matern", "dppgp", corrected=False),
+        "dbk-bsplines": Method("resnet", "bsplines", "dppgp", corrected=False),
+        "dbk-arccos": Method("resnet", "arccos", "dppgp", corrected=False),
         "dnn": Method("resnet", "none", "mse", corrected=False, point_weights=True),
     },
 )

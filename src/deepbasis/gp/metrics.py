@@ -8,8 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from deepbasis.errors import check_positive_int, check_same_length, check_tensor
-from deepbasis.gp.objectives import Weight, weighted_mean
-from deepbasis.gp.predictive import Predictive
+from deepbasis.gp.classes import Classes
+from deepbasis.gp.objectives import weighted_mean
+from deepbasis.gp.predictive import Predictive, Weight
 
 
 def mae(predictive: Predictive, y: Float[Tensor, " n"], weight: Weight = None) -> Float[Tensor, ""]:
@@ -56,8 +57,13 @@ def calibration_error(
 
 
 def evaluate(predictive: Predictive, y: Float[Tensor, " n"], weight: Weight = None) -> dict[str, float]:
-    """Every metric by its name. Lower is better, except for `coverage_95`, which should be 0.95."""
+    """Every metric by its name. Lower is better, except for `coverage_95`, which should be 0.95.
+
+    Of classes, `auc` and `accuracy` are better if higher, and `auc` is NaN where all rows are of one class.
+    """
     check_tensor("y", y, 1)
+    if isinstance(predictive, Classes):
+        return _evaluate_classes(predictive, y, weight)
     check_same_length("y", y, "the prediction", predictive.mean)
     return {
         "mae": float(mae(predictive, y, weight)),
@@ -68,6 +74,45 @@ def evaluate(predictive: Predictive, y: Float[Tensor, " n"], weight: Weight = No
         "width_95": float(width(predictive, weight=weight)),
         "calibration_error": float(calibration_error(predictive, y, weight=weight)),
     }
+
+
+def _evaluate_classes(predicted: Classes, y: Float[Tensor, " n"], weight: Weight) -> dict[str, float]:
+    check_same_length("y", y, "the prediction", predicted.variances[0])
+    p = predicted.probabilities
+    is_class = (torch.arange(p.shape[1], device=y.device) == y[:, None]).double()
+    w = None if weight is None else weight.double()
+    return {
+        "log_loss": float(nll(predicted, y, w)),
+        "brier": float(weighted_mean((p - is_class).square().sum(1), w)),
+        "ece": float(confidence_error(p, y, weight=w)),
+        "auc": float(auc(p, is_class, w)),
+        "accuracy": float(weighted_mean((p.argmax(1) == y).double(), w)),
+    }
+
+
+def confidence_error(
+    p: Float[Tensor, "n k"], y: Float[Tensor, " n"], bins: int = 15, weight: Weight = None
+) -> Float[Tensor, ""]:
+    """Expected calibration error of the likeliest class: in bins of equal mass, |share that is right - probability|."""
+    sure, likeliest = p.max(1)
+    w = torch.ones_like(sure) if weight is None else weight
+    order = sure.argsort(stable=True)
+    mass = w[order].cumsum(0) - 0.5 * w[order]
+    of_bin = torch.empty_like(order)
+    of_bin[order] = (bins * mass / w.sum()).long().clamp_max(bins - 1)
+    gap = w * ((likeliest == y).to(sure.dtype) - sure)
+    return torch.zeros(bins, dtype=sure.dtype, device=sure.device).index_add_(0, of_bin, gap).abs().sum() / w.sum()
+
+
+def auc(p: Float[Tensor, "n k"], is_class: Float[Tensor, "n k"], weight: Weight = None) -> Float[Tensor, ""]:
+    """The area under the ROC curve of each class against the others: the mean over the classes that are there."""
+    w = torch.ones_like(p[:, 0]) if weight is None else weight
+    areas = []
+    for score, inside in zip(p.T, is_class.T, strict=True):
+        values, place = score.unique(return_inverse=True)
+        yes, no = (torch.zeros_like(values).index_add_(0, place, w * some) for some in (inside, 1.0 - inside))
+        areas.append((yes * (no.cumsum(0) - 0.5 * no)).sum() / (yes.sum() * no.sum()))
+    return torch.stack(areas).nanmean()
 
 
 def spectrum(K: Float[Tensor, "n n"]) -> Float[Tensor, " n"]:

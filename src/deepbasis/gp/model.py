@@ -1,7 +1,7 @@
 """`DeepBasisGP`: backbone, expansion, q(w), likelihood and a mean, put together (Eq. 8)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from deepbasis.errors import InputError, NumericalError, check_positive_int
 from deepbasis.gp.backbone import Identity
 from deepbasis.gp.expansion import Features
-from deepbasis.gp.likelihoods import GaussianLikelihood, Likelihood
+from deepbasis.gp.likelihoods import GaussianLikelihood, Likelihood, Target
 from deepbasis.gp.posterior import PointWeights, WeightPosterior
 from deepbasis.gp.precision import full_product
 from deepbasis.gp.predictive import Predictive
@@ -19,7 +19,8 @@ from deepbasis.gp.predictive import Predictive
 class Terms(NamedTuple):
     """Everything that an objective or a prediction needs to know about a batch."""
 
-    mean: Float[Tensor, " b"]
+    mean: Float[Tensor, "b *l"]
+    """Of f, or of each of l functions."""
     var: Float[Tensor, " b"]
     """Variance of f under q(w), without the correction and without the noise: ||L^T phi(x)||^2."""
     prior_var: Float[Tensor, " b"]
@@ -66,7 +67,8 @@ class DeepBasisGP(nn.Module):
         self.posterior: WeightPosterior | PointWeights = posterior
         self.likelihood: Likelihood = likelihood
         self.corrected = corrected
-        self.mean = nn.Parameter(torch.zeros(()))
+        latents = getattr(likelihood, "latents", 0)
+        self.mean = nn.Parameter(torch.zeros(latents) if latents else torch.zeros(()))
         self.register_buffer("slope", slope)
 
     def noise(self) -> Float[Tensor, ""]:
@@ -85,8 +87,8 @@ class DeepBasisGP(nn.Module):
         phi = self.basis(x)
         return phi @ (phi if x2 is None else self.basis(x2)).mT
 
-    def prior_mean(self, x: Float[Tensor, "b d"]) -> Float[Tensor, ""] | Float[Tensor, " b"]:
-        """The mean of f before any row is seen: a number, or one for each row."""
+    def prior_mean(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "*l"]:
+        """The mean of f before any row is seen: a number, or one for each row, or one for each function."""
         if self.slope is None:
             return self.mean
         # In full precision: the target that it is taken from is, too.
@@ -97,13 +99,30 @@ class DeepBasisGP(nn.Module):
         mean, var = self.posterior(phi)
         return Terms(self.prior_mean(x) + mean, var, prior_var, correction, self.posterior.kl(), info)
 
+    def mean_at(self, x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
+        """The mean of f alone, as in `forward`."""
+        return self.prior_mean(x) + (self.basis(x) * self.posterior.m).sum(-1)
+
+    def covariance(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b b"]:
+        """Of f between rows under q(w), with what the basis misses of the full kernel if `corrected` (Eq. 4)."""
+        g, expansion = self.backbone(x), cast(Any, self.expansion)
+        phi = expansion(g).phi
+        found = self.posterior.covariance(phi)
+        return found + (expansion.kernel(g, g) - phi @ phi.mT) if self.corrected else found
+
     def predictive(self, terms: Terms) -> tuple[Tensor, ...]:
         """Algorithms 2 and 4: what `likelihood.distribution` is made of, with the correction of Eq. 4 if `corrected`.
 
         This is the one rule for the distribution of y. It looks at no value: stacked members follow it too.
         """
-        var = terms.var + terms.correction if self.corrected else terms.var
-        return self.likelihood.predictive(terms.mean, var)
+        return self.likelihood.predictive(terms.mean, self._variance(terms))
+
+    def log_density(self, terms: Terms, y: Target) -> Float[Tensor, " b"]:
+        """Of y, by the same rule."""
+        return self.likelihood.log_density(y, terms.mean, self._variance(terms))
+
+    def _variance(self, terms: Terms) -> Float[Tensor, " b"]:
+        return terms.var + terms.correction if self.corrected else terms.var
 
     def predict(self, x: Float[Tensor, "b d"]) -> Predictive:
         """The distribution of y for each row."""
@@ -124,22 +143,24 @@ class DeepBasisGP(nn.Module):
         self.likelihood.set_noise(max(variance, 2.0 * self.likelihood.floor))
 
     def parameter_groups(self) -> dict[str, str]:
-        """The group of each parameter: "network", "posterior", "likelihood", "kernel", or "plain".
+        """The group of each parameter: "network", "hidden", "posterior", "likelihood", "kernel", or "plain".
 
-        A group may have a learning rate of its own. Weight decay is for the network alone (Appendix B), without its
-        embedding, whose parameters are frequencies. NOTE[GAP]: the paper decays "the backbone network parameters" and
-        not the kernel's. The weights of a SiLU expansion are the kernel's, and a DNN's last layer comes after the
-        backbone: neither is decayed.
+        A group may have a learning rate of its own. "hidden" are the matrices inside the network's blocks, which Muon
+        may step. Weight decay is for the network alone (Appendix B), without its embedding, whose parameters are
+        frequencies. NOTE[GAP]: the paper decays "the backbone network parameters" and not the kernel's. The weights of
+        a SiLU expansion are the kernel's, and a DNN's last layer comes after the backbone: neither is decayed.
         """
         kernel = {f"expansion.{name}" for name in getattr(self.expansion, "kernel_parameters", ())}
         groups = {"backbone.embedding": "plain", "backbone": "network"}
         groups |= {name: name for name in ("posterior", "likelihood")}
 
-        def group(name: str) -> str:
+        def group(name: str, parameter: Tensor) -> str:
+            if name.startswith("backbone.blocks.") and parameter.dim() == 2:
+                return "hidden"
             of_part = (group for part, group in groups.items() if name.startswith(f"{part}."))
             return "kernel" if name in kernel else next(of_part, "plain")
 
-        return {name: group(name) for name, _ in self.named_parameters()}
+        return {name: group(name, parameter) for name, parameter in self.named_parameters()}
 
     def start_at(self, x: Float[Tensor, "n d"], generator: torch.Generator) -> None:
         """Let the parts start from rows that can: an embedding, and the expansion of a shallow kernel.

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from deepbasis.gp.likelihoods import Target
 from deepbasis.gp.model import DeepBasisGP
+from deepbasis.gp.predictive import Weight
 
 Scalar = int | float | Float[Tensor, ""]
-Weight = Float[Tensor, " b"] | None
 
 
 class Whole(NamedTuple):

@@ -14,27 +14,37 @@ class WeightPosterior(nn.Module):
 
     NOTE[GAP]: the paper gives an "offset of -1/2 log r" for the log-diagonal and a scale 1/r for the rest, which are
     read as m ~ N(0, I), log diag L ~ N(0, 1) - 1/2 log r, off-diagonal ~ N(0, 1)/r. From m = 0 it trains far slower.
+
+    With `latents` there are so many functions on one basis: each has a mean m_k, and all have the covariance L L^T.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, latents: int = 0) -> None:
         super().__init__()
         self.rank = r = check_positive_int("rank", rank)
-        self.m = nn.Parameter(torch.randn(r))
+        self.functions = max(1, latents)
+        self.m = nn.Parameter(torch.randn(latents, r) if latents else torch.randn(r))
         self.log_diagonal = nn.Parameter(torch.randn(r) - 0.5 * math.log(r))
         self.lower = nn.Parameter(torch.randn(r, r).tril(-1) / r)
 
     def L(self) -> Float[Tensor, "r r"]:
         return self.lower.tril(-1) + torch.diag_embed(self.log_diagonal.exp())
 
-    def forward(self, phi: Float[Tensor, "b r"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-        """Mean <m, phi> and variance ||L^T phi||^2 of <w, phi>."""
+    def forward(self, phi: Float[Tensor, "b r"]) -> tuple[Float[Tensor, "b *l"], Float[Tensor, " b"]]:
+        """Mean <m, phi>, of each function, and variance ||L^T phi||^2 of <w, phi>."""
         Lt_phi = phi @ self.L()
-        return (phi * self.m).sum(-1), (Lt_phi * Lt_phi).sum(-1)
+        mean = (phi * self.m).sum(-1) if self.m.dim() == 1 else phi @ self.m.mT
+        return mean, (Lt_phi * Lt_phi).sum(-1)
+
+    def covariance(self, phi: Float[Tensor, "b r"]) -> Float[Tensor, "b b"]:
+        """Of <w, phi> between rows: Phi L L^T Phi^T."""
+        Lt_phi = phi @ self.L()
+        return Lt_phi @ Lt_phi.mT
 
     def kl(self) -> Float[Tensor, ""]:
-        """KL(q(w) || N(0, I)) = 1/2 (||L||_F^2 + ||m||^2 - r) - sum log diag L."""
+        """KL(q(w) || N(0, I)) = 1/2 (||L||_F^2 + ||m||^2 - r) - sum log diag L, summed over the functions."""
         L2 = self.lower.tril(-1).square().sum() + (2.0 * self.log_diagonal).exp().sum()
-        return 0.5 * (L2 + self.m.square().sum() - self.rank) - self.log_diagonal.sum()
+        k = self.functions
+        return 0.5 * (k * L2 + self.m.square().sum() - k * self.rank) - k * self.log_diagonal.sum()
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s r"]:
         """Independent draws w = m + L e."""
@@ -73,6 +83,9 @@ class PointWeights(nn.Module):
     def forward(self, phi: Float[Tensor, "b r"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         mean = (phi * self.m).sum(-1)
         return mean, torch.zeros_like(mean)
+
+    def covariance(self, phi: Float[Tensor, "b r"]) -> Float[Tensor, "b b"]:
+        return phi.new_zeros(len(phi), len(phi))
 
     def kl(self) -> Float[Tensor, ""]:
         return torch.zeros_like(self.m[0])

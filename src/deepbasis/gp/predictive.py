@@ -12,15 +12,17 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from deepbasis.errors import InputError, check_number, check_positive_int
+from deepbasis.gp.quantiles import mixture_quantiles
 
 Targets = Float[Tensor, " n"] | ArrayLike
 """A number for each of n rows."""
+Weight = Float[Tensor, " n"] | None
+"""How much each row counts; None is all the same."""
 Levels = float | Sequence[float] | np.ndarray | Tensor
 """One level of a quantile, or k of them."""
 Rows = int | slice | Sequence[int] | np.ndarray | Tensor
 """The number of a row, a slice, or the numbers or a mask of rows."""
 
-_MOST_STEPS = 200  # bisection alone would need about 60 in float64; Newton's usual number is 9
 _WEIGHT_ERROR = 1e-5  # of their sum: what float32 may round
 
 
@@ -99,22 +101,22 @@ class Gaussian(Predictive):
     variance: Float[Tensor, " n"]
 
     def __getitem__(self, rows: Rows) -> "Gaussian":
-        at = _index(rows, len(self))
+        at = at_rows(rows, len(self))
         return Gaussian(self.mean[at], self.variance[at])
 
     def cdf(self, y: Targets) -> Float[Tensor, " n"]:
-        return _ndtr((_targets(y, self.mean) - self.mean) / self.std)
+        return ndtr((as_targets(y, self.mean) - self.mean) / self.std)
 
     def quantile(self, q: Levels) -> Float[Tensor, " n"] | Float[Tensor, "n k"]:
-        levels = _levels(q)
+        levels = as_levels(q)
         found = self.mean[:, None] + self.std[:, None] * _normal_quantile(levels, self.mean)
         return found if levels.dim() else found[:, 0]
 
     def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
-        return -gaussian_nll(_targets(y, self.mean), self.mean, self.variance)
+        return -gaussian_nll(as_targets(y, self.mean), self.mean, self.variance)
 
     def crps(self, y: Targets) -> Float[Tensor, " n"]:
-        return _mean_absolute(_targets(y, self.mean) - self.mean, self.std) - self.std / math.sqrt(math.pi)
+        return _mean_absolute(as_targets(y, self.mean) - self.mean, self.std) - self.std / math.sqrt(math.pi)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s n"]:
         return self.mean + self.std * _standard_normal(check_positive_int("count", count), self.mean, generator)
@@ -145,11 +147,12 @@ class GaussianMixture(Predictive):
             return
         if self.weights.shape != self.means.shape[:1]:
             raise InputError(f"{len(self.means)} components need as many weights, got {list(self.weights.shape)}")
-        if not bool((self.weights >= 0).all()) or not abs(float(self.weights.double().sum()) - 1.0) < _WEIGHT_ERROR:
-            raise InputError(f"weights must not be negative and must sum to 1, got {self.weights.tolist()}")
+        weights = self.weights.tolist()
+        if not all(weight >= 0 for weight in weights) or not abs(sum(weights) - 1.0) < _WEIGHT_ERROR:
+            raise InputError(f"weights must not be negative and must sum to 1, got {weights}")
 
     def __getitem__(self, rows: Rows) -> "GaussianMixture":
-        at = _index(rows, len(self))
+        at = at_rows(rows, len(self))
         return GaussianMixture(self.means[:, at], self.variances[:, at], self.weights)
 
     @property
@@ -178,54 +181,19 @@ class GaussianMixture(Predictive):
         return self._average(self.variances + (self.means - self.mean).square())
 
     def cdf(self, y: Targets) -> Float[Tensor, " n"]:
-        return self._average(_ndtr((_targets(y, self.means[0]) - self.means) / self.variances.sqrt()))
+        return self._average(ndtr((as_targets(y, self.means[0]) - self.means) / self.variances.sqrt()))
 
     def quantile(self, q: Levels) -> Float[Tensor, " n"] | Float[Tensor, "n k"]:
-        """By Newton steps kept inside a shrinking bracket, for all rows and levels together.
-
-        The mixture's quantile lies between the smallest and the largest of its components'. The equation is solved from
-        the nearer tail, where the cdf has its digits: the upper tail of Y is the lower tail of -Y. What is done is left
-        out of the next step.
-        """
-        levels = _levels(q).to(self.means.device)
-        k, n = levels.numel(), self.means.shape[1]
-        sign = torch.where(levels <= 0.5, 1.0, -1.0).to(self.means.dtype).repeat(n)
-        level = torch.minimum(levels, 1.0 - levels).repeat(n)
-        stds = self.variances.sqrt().repeat_interleave(k, 1)
-        means = sign * self.means.repeat_interleave(k, 1)
-        ends = means + stds * _normal_quantile(level, means)
-        low, high = ends.amin(0), ends.amax(0)
-        x = 0.5 * (low + high)
-        found, going = x.clone(), torch.arange(n * k, device=x.device)
-        for _ in range(_MOST_STEPS):
-            excess, density = self._excess(x, means, stds, level)
-            low, high = torch.where(excess < 0, x, low), torch.where(excess > 0, x, high)
-            finest = torch.finfo(x.dtype).eps * (x.abs() + stds.amin(0))
-            step = excess / density
-            step = torch.where(step.abs() < finest, finest.copysign(excess), step)  # to close the bracket's other end
-            newton = x - step
-            inside = (newton > low) & (newton < high)  # otherwise it might jump back and forth between the ends
-            x = torch.where(excess == 0, x, torch.where(inside, newton, 0.5 * (low + high)))
-            found[going] = x
-            left = ((high - low > 2.0 * finest) & (excess != 0)).nonzero()[:, 0]
-            if len(left) == 0:
-                break
-            going, x, low, high, level = going[left], x[left], low[left], high[left], level[left]
-            means, stds = means[:, left], stds[:, left]
-        quantiles = (sign * found).view(n, k)
+        levels = as_levels(q)
+        means, variances = self.means.double(), self.variances.double()
+        quantiles = mixture_quantiles(means, variances, self.shares, levels.reshape(-1)).to(self.means.dtype)
         if not levels.dim():
             return quantiles[:, 0]
         order = levels.argsort()  # rounding must not make a quantile fall as its level rises
         return quantiles[:, order].cummax(1).values[:, order.argsort()]
 
-    def _excess(self, x: Tensor, means: Tensor, stds: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-        """cdf(x) - level, and its derivative."""
-        z = (x - means) / stds
-        density = torch.exp(-0.5 * z.square()) / (stds * math.sqrt(2.0 * math.pi))
-        return self._average(_ndtr(z)) - level.to(z.dtype), self._average(density)
-
     def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
-        members = -gaussian_nll(_targets(y, self.means[0]), self.means, self.variances)
+        members = -gaussian_nll(as_targets(y, self.means[0]), self.means, self.variances)
         if self.weights is None:
             return torch.logsumexp(members, 0) - math.log(len(self.means))
         return torch.logsumexp(members + self.weights.to(members.dtype).log()[:, None], 0)
@@ -233,7 +201,7 @@ class GaussianMixture(Predictive):
     def crps(self, y: Targets) -> Float[Tensor, " n"]:
         """Each expectation of E|Y - y| - 1/2 E|Y - Y'| is a mean over members or pairs of members."""
         shares = self.means.new_ones(len(self.means)) if self.weights is None else self.weights.to(self.means.dtype)
-        y = _targets(y, self.means[0])
+        y = as_targets(y, self.means[0])
         spread = torch.zeros_like(y)
         for share, mean, variance in zip(shares, self.means, self.variances, strict=True):  # in memory: E n, not E^2 n
             spread = spread + share * self._average(
@@ -272,14 +240,21 @@ def mixture(members: list[Gaussian]) -> GaussianMixture:
     return GaussianMixture(torch.stack([g.mean for g in members]), torch.stack([g.variance for g in members]))
 
 
-def _index(rows: Rows, count: int) -> slice | Tensor:
+def as_mixture(predicted: Predictive) -> GaussianMixture:
+    """A mixture itself, or one Gaussian of the same mean and variance."""
+    if isinstance(predicted, GaussianMixture):
+        return predicted
+    return GaussianMixture(predicted.mean[None], predicted.variance[None])
+
+
+def at_rows(rows: Rows, count: int) -> slice | Tensor:
     """One row by its number is a distribution of one."""
     if isinstance(rows, int):
         rows = [range(count)[rows]]
     return rows if isinstance(rows, slice) else torch.as_tensor(rows)
 
 
-def _targets(y: Targets, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+def as_targets(y: Targets, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """As a tensor with one target per row: [n, 1] would be broadcast to n targets for every row."""
     try:
         found = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y, dtype=np.float64)).to(like)
@@ -290,7 +265,7 @@ def _targets(y: Targets, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return found
 
 
-def _levels(q: Levels) -> Float[Tensor, ""] | Float[Tensor, " k"]:
+def as_levels(q: Levels) -> Float[Tensor, ""] | Float[Tensor, " k"]:
     """In float64: q = 1 - 1e-9 is 1 in float32."""
     found = np.asarray(q.detach().cpu().numpy() if isinstance(q, Tensor) else q)
     for level in found.ravel().tolist() or [None]:
@@ -305,7 +280,7 @@ def _normal_quantile(level: Tensor, like: Tensor) -> Tensor:
     return torch.special.ndtri(level.to(like.device)).to(like.dtype)
 
 
-def _ndtr(z: Tensor) -> Tensor:
+def ndtr(z: Tensor) -> Tensor:
     """The normal cdf with the digits of its lower tail; torch.special.ndtr is 1/2 (1 + erf), which cancels there."""
     return 0.5 * torch.erfc(-z / math.sqrt(2.0))
 

@@ -24,10 +24,12 @@ from deepbasis.paper.splits import Floats, Split
 NAMES = tuple(SHAPES)
 """In the paper's order."""
 
-_PACKAGE = "https://raw.githubusercontent.com/treforevans/uci_datasets/master/uci_datasets"
+# A branch can move, a commit cannot: this is the package's version 1.1.0, which no longer keeps its files in Git LFS.
+_COMMIT = "f0737523712fe66a1640e4b980b927e8490b58eb"
+_PACKAGE = f"https://raw.githubusercontent.com/treforevans/uci_datasets/{_COMMIT}/uci_datasets"
 
 # The checksums are the object ids under which that repository kept its files in Git LFS, before it gave LFS up in 2022.
-# For keggdirected none is known, and song has been cut in two since.
+# For keggdirected none is known, and song has been cut in two since: their first download is trusted, with a warning.
 _SHA256 = {
     "pol/data.csv.gz": "1c16126352954571e78f52d5a9d1b947a38655885d7cadd9407a4c9615fe4e04",
     "elevators/data.csv.gz": "e39bc18a80ec3611e4fd76d0f86ee377e96ba21b568b9997576d538dafe56b7b",

@@ -101,7 +101,7 @@ def run(size: DemoSize = FULL, *, seed: int = 0, progress: Callable[[str], Progr
         oracle=metrics.evaluate(data_step1d.oracle(test.x), test.y),
         constant=metrics.evaluate(flat, test.y),
     )
-    with devices.one_thread():
+    with devices.torch_threads(1):
         for name, method, settings in _methods(size):
             start = time.perf_counter()
             model = _fit(method, settings, training, validation, seed, None if progress is None else progress(name))

@@ -44,6 +44,8 @@ class FileBlock:
                 raise
             text = re.sub(r"^X(?=[: ])", self.name, str(error))
             text = re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + self.first_row} {FROM_0}", text, count=1)
+            if FROM_0 in text and self.name not in text:
+                text = f"{self.name}: {text}"
             raise type(error)(text) from None
 
 

@@ -64,6 +64,15 @@ class Column:
     def rows(self, rows: Selection) -> Column:
         return Column(self.label, self.kind, self.values[rows], self.categories)
 
+    def compact(self) -> Column:
+        """Without the categories that no row has, where they are more than the rows."""
+        if len(self.categories) <= len(self.values):
+            return self
+        used, codes = np.unique(self.values, return_inverse=True)
+        gap = int(len(used) > 0 and used[0] < 0)
+        categories = tuple(self.categories[position] for position in used[gap:])
+        return Column(self.label, self.kind, codes - gap, categories)
+
     def as_text(self) -> Column:
         """Numbers or truth values as the categories that they would have been in a column of text."""
         missing = self.missing
@@ -168,9 +177,7 @@ def object_column(label: str, cells: Array, expected: str | None = None) -> Colu
         return missing_column(label, len(cells))
     if kinds <= {"text", "numeric", "boolean"} and ("text" in kinds or expected == "categorical"):
         names = list(map(str if kinds == {"text"} else category, present))
-        known = {name: position for position, name in enumerate(dict.fromkeys(names))}
-        codes = np.fromiter((known[name] for name in names), dtype=np.int64, count=len(names))
-        return Column(label, "categorical", _spread(codes, missing, -1), tuple(known))
+        return categorical_column(label, _spread(np.arange(len(names)), missing, -1), names)
     if kinds <= {"numeric", "boolean"}:
         kind = "boolean" if kinds == {"boolean"} else "numeric"
         return Column(label, kind, _spread(np.array([_number(cell) for cell in present]), missing, np.nan))

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepbasis.errors import InputError
-from deepbasis.tables.columns import MISSING, Array, Column
+from deepbasis.tables.cells import NOTHING, Rule
+from deepbasis.tables.columns import MISSING, YEARS, Array, Column
 
 MAX_CATEGORIES = 32
 """Categories with a column of their own, the most frequent ones; the rest share one."""
-
-IDENTIFIER_CATEGORIES = 1000
-"""A column with more categories than this, and more than half as many as rows, is an identifier."""
 
 STANDARD, MIN_MAX = "standard", "min-max"
 """Number columns are scaled to mean 0 and standard deviation 1, or to the range from -1 to 1."""
@@ -61,6 +59,13 @@ class Encoding:
     """The cycles of a date that vary in training."""
     linear: float = LINEAR
     """Where the squashing begins."""
+    rule: Rule | None = None
+    """How the column was made of text; None where it was read as it is."""
+
+    @property
+    def is_left_out(self) -> bool:
+        """The column is not even read."""
+        return self.rule is not None and self.rule.form == NOTHING
 
     @property
     def width(self) -> int:
@@ -85,6 +90,12 @@ def squash(z: Array, linear: float = LINEAR) -> Array:
     return np.copysign(size, z)
 
 
+def unsquash(z: Array, linear: float = LINEAR) -> Array:
+    """Its inverse."""
+    size = np.abs(z)
+    return np.copysign(np.where(size > linear, linear + np.expm1(np.maximum(size - linear, 0.0)), size), z)
+
+
 # --- training
 
 
@@ -105,7 +116,6 @@ def fit_encoding(
     missing = not present.all() if missing is None else missing
     distinct, mass = masses(values, None if weight is None else weight[present])
     if column.kind == "categorical":
-        _check_identifier(column, len(distinct), len(values), float(mass.sum()))
         counts = sorted((-count, column.categories[position]) for position, count in zip(distinct, mass, strict=True))
         kept, other = tuple(name for _, name in counts[:MAX_CATEGORIES]), len(counts) > MAX_CATEGORIES
         return Encoding("categorical", missing, missing or len(counts) > 1, categories=kept, other=other)
@@ -117,9 +127,8 @@ def fit_encoding(
     if column.kind == "datetime":
         center, scale = _median_and_scale(distinct, mass)
         scale = _usable(scale or mean_and_std(distinct, mass)[1])
-        return Encoding(
-            "datetime", missing, varies, center, scale, phases=_varying_phases(distinct), linear=LINEAR_DATES
-        )
+        phases = tuple(phase for phase, steps in _steps(distinct).items() if steps.min() != steps.max())
+        return Encoding("datetime", missing, varies, center, scale, phases=phases, linear=LINEAR_DATES)
     if scaling == MIN_MAX:
         return Encoding(column.kind, missing, varies, low / 2 + high / 2, high / 2 - low / 2 if varies else 1.0)
     bottom, top = _ordinary_range(distinct, mass)
@@ -136,14 +145,6 @@ def no_values(label: str) -> InputError:
 def _usable(scale: float) -> float:
     limits = np.finfo(np.float64)
     return min(max(scale or 1.0, float(limits.tiny)), float(limits.max))
-
-
-def _check_identifier(column: Column, distinct: int, rows: int, mass: float) -> None:
-    if distinct > IDENTIFIER_CATEGORIES and distinct > max(rows, mass) / 2:
-        raise InputError(
-            f"X: {column.label} has {distinct} different texts in {rows} rows, {column.example()}: it looks like an "
-            "identifier; drop it, or convert it if it holds dates (pandas.to_datetime) or numbers (pandas.to_numeric)"
-        )
 
 
 def masses(values: Array, weight: Array | None) -> tuple[Array, Array]:
@@ -200,10 +201,6 @@ def _median_and_scale(distinct: Array, mass: Array) -> tuple[float, float]:
     return center, high / _NORMAL_IQR - low / _NORMAL_IQR
 
 
-def _varying_phases(seconds: Array) -> tuple[str, ...]:
-    return tuple(phase for phase, steps in _steps(seconds).items() if steps.min() != steps.max())
-
-
 def _steps(seconds: Array) -> dict[str, Array]:
     """The position of each moment in each cycle, as integers; looked up in a table of waves."""
     day = np.floor_divide(seconds, 86400).astype(np.int64)
@@ -254,7 +251,9 @@ def _encode_categories(encoding: Encoding, column: Column, out: Array) -> None:
 
 
 def check_kind(encoding: Encoding, column: Column) -> Column:
-    """The column, if it is of the kind that it had in training or can pass for it."""
+    """The column, read as in training, if it is of the kind that it had there or can pass for it."""
+    if encoding.rule is not None:
+        column = encoding.rule.column(column)
     was, now = encoding.kind, column.kind
     if (was, now) == ("categorical", MISSING):
         return Column(column.label, was, np.full(len(column.values), -1))
@@ -267,26 +266,28 @@ def check_kind(encoding: Encoding, column: Column) -> Column:
         column = Column(column.label, now, np.where(other, column.values, np.nan))
     if was == "categorical" and now in ("numeric", "boolean") and any(reads_as(now, c) for c in encoding.categories):
         return column.as_text()
-    if (was, now) == ("numeric", "categorical"):  # show a text that is not a number
-        strange = np.array([not reads_as("numeric", name) for name in column.categories])[column.values]
-        if (strange & ~column.missing).any():
-            column = Column(column.label, now, np.where(strange, column.values, -1), column.categories)
+    if (was, now) == ("numeric", "categorical") and not no_numbers(column).missing.all():
+        column = no_numbers(column)
     raise InputError(
-        f"X: {column.label} was {_WORDS[was]} when the model was fitted and is {_WORDS[now]} now, "
-        f"{column.example()}; {_REMEDIES[was]}, or fit the model again"
+        f"X: {column.label} was {_WORDS[was][0]} when the model was fitted and is {_WORDS[now][0]} now, "
+        f"{column.example()}; {_WORDS[was][1]}, or fit the model again"
     )
 
 
-_WORDS = {"numeric": "numeric", "boolean": "boolean", "duration": "a duration", "datetime": "a date"}
-_WORDS["categorical"] = "text (categories)"
-
-_REMEDIES = {
-    "numeric": "correct that cell, or convert the column with pandas.to_numeric",
-    "boolean": "convert it to True and False",
-    "duration": "convert it with pandas.to_timedelta",
-    "datetime": "convert it with pandas.to_datetime",
-    "categorical": "convert it to text with .astype(str)",
+_WORDS = {
+    "numeric": ("numeric", "correct that cell, or convert the column with pandas.to_numeric"),
+    "boolean": ("boolean", "convert it to True and False"),
+    "duration": ("a duration", "convert it with pandas.to_timedelta"),
+    "datetime": ("a date", "convert it with pandas.to_datetime"),
+    "categorical": ("text (categories)", "convert it to text with .astype(str)"),
 }
+"""What each kind is called in a message, and how to make a column one of it."""
+
+
+def no_numbers(column: Column) -> Column:
+    """A column of categories with those alone that are not numbers: it takes one of them to make a column text."""
+    strange = np.array([*(not reads_as("numeric", name) for name in column.categories), False])[column.values]
+    return Column(column.label, column.kind, np.where(strange, column.values, -1), column.categories)
 
 
 def reads_as(kind: str, name: str) -> bool:
@@ -297,3 +298,12 @@ def reads_as(kind: str, name: str) -> bool:
         return math.isfinite(float(name))
     except ValueError:
         return False
+
+
+def decoded(encoding: Encoding, z: float) -> str:
+    """The number, duration or date that `encode` makes z of, in words."""
+    value = float(unsquash(np.array(z), encoding.linear)) * encoding.scale + encoding.center
+    if encoding.kind == "datetime":
+        first, last = (np.datetime64(f"{year}-01-01", "s").astype(float) for year in YEARS)
+        return str(np.datetime64(math.floor(min(max(value, first), last)), "s"))
+    return f"{value:.4g}" + " s" * (encoding.kind == "duration")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from deepbasis.tables.columns import Array
 
-_PATIENCE = 0.05  # seconds between checks whether anybody still wants the rows
+_PATIENCE = 0.05  # seconds between checks whether the thread has ended
 
 
 class Piece(NamedTuple):
@@ -139,7 +140,10 @@ class Prefetcher:
     def epoch(self, epoch: int) -> Iterator[Array]:
         if epoch != self._next or epoch >= self._epochs or self._thread is None:
             self.close()
-            self._begin(epoch)
+            self._stop, self._queue = threading.Event(), queue.Queue(self._depth)
+            work = (epoch, self._queue, self._stop)
+            self._thread = threading.Thread(target=self._work, args=work, name="deepbasis-reader", daemon=True)
+            self._thread.start()
         self._next = -1  # until this epoch has been taken to its end
         current = self._queue
         while (item := current.get()) is not None:
@@ -153,49 +157,24 @@ class Prefetcher:
     def close(self) -> None:
         """Stop reading after the current block, and drop what was read ahead."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        while self._thread is not None and self._thread.is_alive():
+            with suppress(queue.Empty):  # it may be waiting for a place in the queue
+                self._queue.get_nowait()
+            self._thread.join(_PATIENCE)
         self._thread = None
 
-    def _begin(self, epoch: int) -> None:
-        self._stop, self._queue = threading.Event(), queue.Queue(self._depth)
-        self._thread = threading.Thread(
-            target=self._work, args=(epoch, self._queue, self._stop), name="deepbasis-reader", daemon=True
-        )
-        self._thread.start()
-
     def _work(self, epoch: int, to: queue.Queue[Array | BaseException | None], stop: threading.Event) -> None:
+        def while_wanted(blocks: Iterable[Array]) -> Iterator[Array]:
+            for block in blocks:
+                if stop.is_set():
+                    raise InterruptedError  # so that `mix` does not take this for the end of the rows
+                yield block
+
         try:
-            while not stop.is_set():
-                for block in self._mix(epoch, _while_wanted(self._read(epoch), stop)):
-                    if not _put(to, block, stop):
-                        return
-                _put(to, None, stop)
-                epoch += 1
-                if epoch >= self._epochs:
-                    return
+            for now in range(epoch, max(self._epochs, epoch + 1)):
+                for block in while_wanted(self._mix(now, while_wanted(self._read(now)))):
+                    to.put(block)
+                to.put(None)
         except BaseException as error:
-            _put(to, error, stop)
-
-
-class _NotWantedError(Exception):
-    """Ends reading in the middle, so that `mix` does not take this for the end of the rows. It stays inside."""
-
-
-def _while_wanted(blocks: Iterable[Array], stop: threading.Event) -> Iterator[Array]:
-    for block in blocks:
-        if stop.is_set():
-            raise _NotWantedError
-        yield block
-
-
-def _put(
-    to: queue.Queue[Array | BaseException | None], item: Array | BaseException | None, stop: threading.Event
-) -> bool:
-    while not stop.is_set():
-        try:
-            to.put(item, timeout=_PATIENCE)
-            return True
-        except queue.Full:
-            continue
-    return False
+            if not stop.is_set():
+                to.put(error)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from deepbasis.errors import InputError
 from deepbasis.registry import FORMATS
@@ -17,16 +18,24 @@ from deepbasis.tables.places import STANDARD, either, ending
 if TYPE_CHECKING:
     import pandas as pd
 
+_SPOOLED_BYTES = 16 << 20  # in memory; more is in a temporary file until it is complete
 
-def write_table(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write `table`, without its index, to `path` by its ending, atomically; "-" is CSV on standard output."""
+
+def write_tables(tables: Iterable[pd.DataFrame], path: str | os.PathLike[str]) -> None:
+    """Write tables one below the other, without their index, to `path` by its ending; "-" is CSV on standard output.
+
+    What fails half-way leaves nothing behind: neither a file nor a line.
+    """
     if os.fspath(path) == STANDARD:
-        FORMATS[".csv"].write(table, sys.stdout.buffer)
+        with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as kept:
+            FORMATS[".csv"].write(tables, cast(BinaryIO, kept))
+            kept.seek(0)
+            shutil.copyfileobj(kept, sys.stdout.buffer)
         sys.stdout.flush()
     else:
         format_ = FORMATS[ending(path)]
         with writing(path) as to:
-            format_.write(table, to)
+            format_.write(tables, to)
 
 
 @contextmanager

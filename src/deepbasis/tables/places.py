@@ -21,9 +21,13 @@ from typing import Any
 
 from deepbasis.errors import InputError
 from deepbasis.registry import FORMATS
+from deepbasis.tables.dialect import Dialect, TablePath
 
 STANDARD = "-"
 """The name that stands for standard input or standard output, as in most commands; both are CSV."""
+
+MEANINGS = ("number", "category", "date", "text", "drop")
+"""What a user may say that a column is. Of text the model sees how long it is."""
 
 _WILD = re.compile(r"[*?]|\[[^]]+\]")  # what makes a name a pattern
 
@@ -41,6 +45,8 @@ class Place:
     """Columns that the folders' names hold: year=2021/part.parquet."""
     content: bytes | None = field(default=None, repr=False)
     """Its whole content, if it was already read."""
+    dialect: Dialect = Dialect()
+    """How it is written, where it is text; what was not given is found out."""
 
     @property
     def name(self) -> str:
@@ -74,17 +80,21 @@ class Place:
         with self.open() as file, _refusals(self.name):
             return replace(self, content=file.read())
 
-    def identity(self) -> tuple[int, int]:
-        """Size, and time of the last change in nanoseconds: a changed file has another identity. In memory there is no
-        such time, but all of the content."""
-        if self.content is not None:
-            return len(self.content), int.from_bytes(hashlib.sha256(self.content).digest()[:8])
+    def size(self) -> int:
+        with self.open() as file:
+            return int(file.size())
+
+    def fingerprint(self) -> str:
+        """A digest of the content: a file may be changed and keep its size and its time. Of a file elsewhere, which
+        would have to be fetched for that, its size and time."""
         with _refusals(self.name):
+            if self.content is not None:
+                return hashlib.sha256(self.content).hexdigest()
             if self.filesystem is None:
-                status = os.stat(self.path)
-                return status.st_size, status.st_mtime_ns
+                with open(self.path, "rb") as file:
+                    return hashlib.file_digest(file, "sha256").hexdigest()
             info = self.filesystem.get_file_info(self.path)
-            return int(info.size or 0), int(info.mtime_ns or 0)
+            return f"{info.size}, {info.mtime_ns}"
 
 
 @contextmanager
@@ -103,11 +113,11 @@ def _refusals(name: str) -> Iterator[None]:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def load(path: str | os.PathLike[str]) -> Place:
+def load(path: str | os.PathLike[str], dialect: Dialect | None = None) -> Place:
     """One file, or standard input, in memory: for several looks at it, since standard input can be read only once."""
     text = os.fspath(path)
     if text == STANDARD:
-        return Place(STANDARD, STANDARD, content=sys.stdin.buffer.read())
+        return Place(STANDARD, STANDARD, content=sys.stdin.buffer.read(), dialect=dialect or Dialect())
     if os.path.isdir(text):
         raise InputError(f"{display_name(path)} is a folder: give the name of one file in it")
     return _file(text).loaded()
@@ -132,6 +142,8 @@ def find_places(data: Any) -> list[Place]:
         raise InputError(
             f"a data set must be a folder, a pattern, a list of files or a pyarrow data set, got {data!r:.80}"
         )
+    if isinstance(data, TablePath):
+        places = [replace(place, dialect=data.dialect) for place in places]
     places = sorted(places, key=lambda place: (place.relative, place.path))
     if len({place.ending.removesuffix(".gz") for place in places}) > 1:
         called = display_name(data) if isinstance(data, str | os.PathLike) else "the data set"
@@ -201,6 +213,10 @@ def _with_constants(paths: Sequence[str], folder: str) -> list[Place]:
     keys = {key for one in words for key in one}
     numeric = {key for key in keys if all(re.fullmatch(r"-?\d+", one.get(key, "0")) for one in words)}
     constants = [{key: int(value) if key in numeric else value for key, value in one.items()} for one in words]
+    for path, own in zip(paths, constants, strict=True):
+        for key, value in own.items():
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise InputError(f"'{path}': its folder {key}={value} is beyond a number of 64 bits; rename the folder")
     found = zip(paths, relatives, constants, strict=True)
     return [Place(path, relative, constants=own) for path, relative, own in found]
 
@@ -252,8 +268,9 @@ class ColumnSelection:
         have = [*names, *(name for name in place.constants if name not in names)]
         if self.columns is None:
             check_unique(have, place.name)
-            check_present(have, self.drop, place.name)
-            return [name for name in have if name not in self.drop]
+            drop = split_names(self.drop, have)
+            check_present(have, drop, place.name)
+            return [name for name in have if name not in drop]
         check_present(have, self.columns, place.name)
         check_unique([name for name in have if name in self.columns], place.name)
         return list(self.columns)
@@ -261,6 +278,13 @@ class ColumnSelection:
     def inside(self, names: Sequence[str], place: Place) -> list[str]:
         """Those of them that the file itself must give."""
         return [name for name in self.of(names, place) if name not in place.constants]
+
+
+def split_names(names: Iterable[str], have: Sequence[str]) -> list[str]:
+    """a,b is two columns where no column has a comma in its name."""
+    if any("," in name for name in have):
+        return list(names)
+    return [part.strip() for name in names for part in name.split(",")]
 
 
 def check_unique(names: Sequence[str], name: str) -> None:

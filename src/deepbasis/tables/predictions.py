@@ -1,7 +1,8 @@
 """Predictions of tables: their columns, and those of a table in files: one Parquet file for each, piece by piece.
 
 A part is written under another name and moved into place once complete. It records which model and which input it was
-made from, so that a run that was stopped continues with the missing parts.
+made from, so that a run that was stopped continues with the missing parts. A file beside the parts records which of
+them belong to which table: the part of an input that is no longer there is removed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, warn_of_table
 from deepbasis.tables.arrow import FileBlock
+from deepbasis.tables.cells import CATEGORY
 from deepbasis.tables.columns import Array, category
 from deepbasis.tables.encoders import Encoding
 from deepbasis.tables.output import writing
@@ -28,28 +30,63 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _KEY = b"deepbasis"
+_MANIFEST = "_parts.json"  # files whose names begin so are no tables
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a cell begins with that a spreadsheet may take for a formula."""
 
 
 @dataclass(frozen=True)
 class PredictionColumns:
-    """The columns of a prediction: mean, std, the ends of an interval, quantiles."""
+    """The columns of a prediction: mean, std, the ends of an interval, quantiles, and how unlike the fit's a row is."""
 
     coverage: float | None = 0.95
     levels: Sequence[float] = ()
+    novelty: bool = False
+    guarantee: bool = False
+    """Of the interval: it keeps what it promises, by rows that the fit has set apart."""
 
     @property
     def names(self) -> list[str]:
-        """mean, std, lower_95, upper_95, q_0.1 ..."""
+        """mean, std, lower_95, upper_95, q_0.1 ..., novelty."""
         percent = None if self.coverage is None else f"{100.0 * self.coverage:.12g}"
         ends = [] if percent is None else [f"lower_{percent}", f"upper_{percent}"]
-        return ["mean", "std", *ends, *(f"q_{level:.12g}" for level in self.levels)]
+        return ["mean", "std", *ends, *(f"q_{level:.12g}" for level in self.levels), *["novelty"] * self.novelty]
 
-    def numbers(self, distribution: Any) -> list[Array]:
-        """Of a predictive distribution, in the order of the names."""
+    def numbers(
+        self,
+        distribution: Any,
+        p_values: Callable[[], Array] | None = None,
+        guaranteed: Callable[[float], Sequence[Array]] | None = None,
+    ) -> list[Array]:
+        """Of a predictive distribution, p-values and guaranteed intervals, in the order of the names."""
         found = [distribution.mean, distribution.std]
-        found += [] if self.coverage is None else distribution.interval(self.coverage)
+        interval = guaranteed if self.guarantee and guaranteed else distribution.interval
+        found += [] if self.coverage is None else interval(self.coverage)
         found += [distribution.quantile(level) for level in self.levels]
+        found += [p_values()] if self.novelty and p_values else []
         return [np.asarray(values) for values in found]
+
+
+@dataclass(frozen=True)
+class ClassColumns:
+    """The columns of a prediction of classes: the probability of each, and how unlike the fit's a row is."""
+
+    classes: Sequence[str]
+    novelty: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """p_cat, p_dog, ..., novelty."""
+        return [*(f"p_{name}" for name in self.classes), *["novelty"] * self.novelty]
+
+    def numbers(
+        self,
+        distribution: Any,
+        p_values: Callable[[], Array] | None = None,
+        guaranteed: Callable[[float], Sequence[Array]] | None = None,
+    ) -> list[Array]:
+        found = [np.asarray(values) for values in distribution.tensors.probabilities.numpy().T]
+        return [*found, p_values()] if self.novelty and p_values else found
 
 
 # ---- the columns that a model takes ----------------------------------------------------------------------------------
@@ -70,26 +107,33 @@ def open_inputs(data: Any, preprocessor: Preprocessor, ids: Sequence[str] = ()) 
                 f"array of {len(preprocessor.encodings)} without names: give exactly those, in their order"
             )
     text = [*_text_columns(names, preprocessor.encodings), *(name for name in ids if name not in names)]
-    return Source.open(data, list(dict.fromkeys([*ids, *names])), text=text)
+    found = Source.open(data, list(dict.fromkeys([*ids, *preprocessor.needed(names)])), text=text)
+    for note in found.notes:
+        warn_of_table(note)
+    return found
 
 
 def input_names(source: Source, preprocessor: Preprocessor, ids: Sequence[str] = ()) -> list[str]:
     """Of what `open_inputs` gave. A model of an array takes its columns by their places."""
-    return preprocessor.input_columns or [name for name in source.names if name not in ids]
+    if preprocessor.input_columns is not None:
+        return preprocessor.needed(preprocessor.input_columns)
+    return [name for name in source.names if name not in ids]
 
 
 def _text_columns(names: Sequence[str], encodings: Sequence[Encoding]) -> list[str]:
     """The columns that a model knows as text: in a CSV they are read as text, whatever their cells contain.
 
     Not those whose categories are all numbers or truth values as we write them (1, 2.5, True): a pandas Categorical may
-    have held these, and 1.0, as pandas writes it in a column with a gap, is its 1.
+    have held these, and 1.0, as pandas writes it in a column with a gap, is its 1. A rule reads nothing but text.
     """
-    return [
-        name
-        for name, encoding in zip(names, encodings, strict=True)
-        if encoding.kind == "categorical"
-        and not (encoding.categories and all(_was_a_number(one) for one in encoding.categories))
-    ]
+    return [name for name, encoding in zip(names, encodings, strict=True) if _is_text(encoding)]
+
+
+def _is_text(encoding: Encoding) -> bool:
+    if encoding.rule is not None and encoding.rule.form != CATEGORY:
+        return True
+    numbers = bool(encoding.categories) and all(_was_a_number(one) for one in encoding.categories)
+    return encoding.kind == "categorical" and not numbers
 
 
 def _was_a_number(name: str) -> bool:
@@ -109,9 +153,9 @@ class PartFiles:
     source: Source
     inputs: Sequence[str]
     """The columns that are predicted from."""
-    predict: Callable[[FileBlock], Any]
-    """The predictive distribution of a block's rows."""
-    wanted: PredictionColumns
+    predict: Callable[[FileBlock], Sequence[Array]]
+    """The numbers that are wanted of a block's rows."""
+    wanted: PredictionColumns | ClassColumns
     ids: Sequence[str]
     """Columns that are copied to the front; of a CSV the text of their cells."""
     model: str
@@ -138,26 +182,26 @@ class PartFiles:
                 self.progress(table.num_rows)
         return True
 
-    def frame(self, file: int) -> pd.DataFrame:
-        """The same in memory; whole numbers with gaps among the copied columns stay whole."""
+    def frames(self, file: int) -> Iterator[pd.DataFrame]:
+        """The same in memory, a block at a time; whole numbers with gaps among the copied columns stay whole."""
         import pandas as pd
         import pyarrow as pa
 
-        table = pa.concat_tables(self._tables(file, self._schema(file)))
-        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
-        for name in self.ids:
-            column = table.column(name)
-            if pa.types.is_integer(column.type) and column.null_count:  # they would be floats
-                nullable = str(column.type).replace("int", "Int").replace("u", "U")  # in pandas' words
-                frame[name] = pd.array(column.to_pylist(), dtype=nullable)
-        return frame
+        for table in self._tables(file, self._schema(file)):
+            frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+            for name in self.ids:
+                column = table.column(name)
+                if pa.types.is_integer(column.type) and column.null_count:  # they would be floats
+                    nullable = str(column.type).replace("int", "Int").replace("u", "U")  # in pandas' words
+                    frame[name] = pd.array(column.to_pylist(), dtype=nullable)
+            yield frame
 
     def _tables(self, file: int, schema: Any) -> Iterator[Any]:
         import pyarrow as pa
 
         for block in self.source.all_blocks(self.inputs, self.block_rows, self.ids, file):
             kept = [block.copied.column(name) for name in self.ids]
-            numbers = self.wanted.numbers(self.predict(block))
+            numbers = self.predict(block)
             yield pa.table([*kept, *(pa.array(values, pa.float64()) for values in numbers)], schema=schema)
 
     def _schema(self, file: int) -> Any:
@@ -168,11 +212,22 @@ class PartFiles:
 
     def _record(self, file: int) -> dict[str, Any]:
         place = self.source.files[file].place
-        columns = [*self.ids, *self.wanted.names]
-        return {"model": self.model, "input": [place.relative, *place.identity()], "columns": columns}
+        promised = ["guarantee"] if isinstance(self.wanted, PredictionColumns) and self.wanted.guarantee else []
+        columns = [*self.ids, *self.wanted.names, *promised]
+        return {"model": self.model, "input": [place.relative, place.fingerprint()], "columns": columns}
 
 
-def check_columns_differ(ids: Sequence[str], wanted: PredictionColumns) -> None:
+def without_formulas(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The texts of these columns, and their names, so that a spreadsheet takes none of them for a formula."""
+
+    def quoted(cell: Any) -> Any:
+        return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
+    cells = {name: frame[name].map(quoted) for name in names if frame[name].dtype.kind not in "biufmM"}
+    return frame.assign(**cells).rename(columns={name: quoted(name) for name in names})
+
+
+def check_columns_differ(ids: Sequence[str], wanted: PredictionColumns | ClassColumns) -> None:
     twice = [name for name, count in Counter([*ids, *wanted.names]).items() if count > 1]
     if twice:
         raise InputError(
@@ -186,6 +241,11 @@ def part_paths(source: Source, out: str | os.PathLike[str]) -> list[Path]:
     read = {_inode(Path(file.place.path)) for file in source.files if file.place.filesystem is None}
     paths: dict[Path, None] = {}
     for file in source.files:
+        if ".." in Path(file.place.stem).parts:
+            raise InputError(
+                f"{file.place.name} lies outside the folder that the pattern begins with, and so would its "
+                "predictions: give a pattern without '..' behind a wildcard"
+            )
         path = Path(out) / f"{file.place.stem}.parquet"
         if path in paths:
             raise InputError(f"two tables would both be predicted to '{path}': rename {file.place.name}")
@@ -193,6 +253,56 @@ def part_paths(source: Source, out: str | os.PathLike[str]) -> list[Path]:
             raise InputError(f"cannot write '{path}': it is also read; choose another folder for the output")
         paths[path] = None
     return list(paths)
+
+
+def check_not_read_again(data: Any, out: str | os.PathLike[str], paths: Sequence[Path]) -> None:
+    """Refuse parts that would be rows of the same table when it is read the next time."""
+    if not isinstance(data, str | os.PathLike):
+        return
+    table, folder = Path(data).absolute(), Path(out).resolve()
+    if table.is_dir():
+        again = folder.is_relative_to(table.resolve())
+    else:  # ** is any number of folders, which `match` does not know
+        before = Path(str(table).split("**")[0]).resolve()
+        again = "**" in str(table) and folder.is_relative_to(before)
+        again |= any(path.absolute().match(str(table)) for path in paths)
+    if again:
+        raise InputError(
+            f"cannot write to '{os.fspath(out)}': predictions in it would be read as rows of '{os.fspath(data)}' the "
+            "next time; choose a folder outside"
+        )
+
+
+def remove_stale_parts(data: Any, out: str | os.PathLike[str], paths: Sequence[Path]) -> None:
+    """Remove parts of inputs that were there the last time this table was predicted, and record those of this time.
+
+    What another table was predicted to stays, and so does every file that is not a part.
+    """
+    if not isinstance(data, str | os.PathLike):
+        return
+    table, folder = str(Path(data).resolve()), Path(out)
+    known = _read_manifest(folder)
+    before, now = known.get(table, []), [path.relative_to(folder).as_posix() for path in paths]
+    others = {name for one, names in known.items() if one != table for name in names}
+    for name in {*before} - {*now} - others:
+        path = folder / name
+        if path.resolve().is_relative_to(folder.resolve()) and _record_of(path) is not None:
+            path.unlink()
+    if before != now:
+        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder / _MANIFEST) as to:
+            to.write(json.dumps({**known, table: now}, indent=1).encode())
+
+
+def _read_manifest(folder: Path) -> dict[str, list[str]]:
+    """The parts of each table; nothing where there is no such record, or a damaged one."""
+    try:
+        known = json.loads((folder / _MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    names = known.values() if isinstance(known, dict) else [None]
+    are_names = all(isinstance(some, list) and all(isinstance(one, str) for one in some) for some in names)
+    return known if are_names else {}
 
 
 def _inode(path: Path) -> tuple[int, int]:

@@ -14,16 +14,19 @@ output; where that leaves none at all, there is one of zeros.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deepbasis.errors import FileFormatError, InputError
-from deepbasis.tables.columns import KINDS, Column
+from deepbasis.tables.cells import NOTHING, OddCells, Rule
+from deepbasis.tables.columns import KINDS, Column, missing_column
 from deepbasis.tables.encoders import (
     FLAT,
     MAX_CATEGORIES,
@@ -34,21 +37,21 @@ from deepbasis.tables.encoders import (
     encode,
     fit_encoding,
     no_values,
-    reads_as,
+    squash,
 )
-from deepbasis.tables.reading import ESTIMATOR, column_names, open_table, read_column, some_rows
-
-_NUMBERS = ("center", "scale", "fill")  # the fields of an encoding that are saved as arrays
+from deepbasis.tables.reading import ESTIMATOR, column_names, open_table, read_column, some_rows, whole_table
 
 
 @dataclass(frozen=True)
 class Preprocessor:
-    """From a user's table to a float64 matrix without gaps. What `fit` learned is kept as arrays and JSON."""
+    """From a user's table to a float64 matrix without gaps. What `fit` learned is kept as JSON."""
 
     input_columns: list[str] | None
     """The names of a DataFrame's columns; None for arrays, and for names that are not strings."""
     encodings: tuple[Encoding, ...]
     """One for each input column."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What was found out about the columns, a line each; not saved."""
 
     @classmethod
     def fit(
@@ -59,47 +62,51 @@ class Preprocessor:
         *,
         within: Sequence[Column] | None = None,
         scaling: str = STANDARD,
+        rules: Sequence[Rule | None] | None = None,
     ) -> Preprocessor:
         """From the rows of positive weight.
 
         A column without values in them is refused. Where they are some rows of a larger table, whose columns are
         `within`, only one without values there is; the others have no output.
+        `rules` are those that the columns were made of text by.
         """
         if weight is not None and not weight.all():
             keep = weight > 0
             columns, weight = [column.rows(keep) for column in columns], weight[keep]
         encodings = []
-        for column, whole in zip(columns, within or columns, strict=True):
-            if not column.missing.all():
-                encodings.append(fit_encoding(column, weight, scaling))
+        for column, whole, rule in zip(columns, within or columns, rules or [None] * len(columns), strict=True):
+            if rule is not None and rule.form == NOTHING:
+                encodings.append(Encoding("categorical", missing=False, varies=False, rule=rule))
+            elif not column.missing.all():
+                encodings.append(replace(fit_encoding(column, weight, scaling), rule=rule))
             elif whole.missing.all():
                 raise no_values(column.label)
             else:
-                encodings.append(Encoding(whole.kind, missing=False, varies=False))
+                encodings.append(Encoding(whole.kind, missing=False, varies=False, rule=rule))
         return cls(names, tuple(encodings))
 
     @property
+    def names(self) -> list[str]:
+        """Those of the input columns; the columns of an array are x0, x1 …, as in scikit-learn."""
+        return self.input_columns or [f"x{position}" for position in range(len(self.encodings))]
+
+    @property
     def feature_names_out(self) -> list[str]:
-        """age, age (missing), city=Rome, when (year) …; the columns of an array are x0, x1 …, as in scikit-learn."""
-        inputs = self.input_columns or [f"x{position}" for position in range(len(self.encodings))]
-        pairs = zip(inputs, self.encodings, strict=True)
+        """age, age (missing), city=Rome, when (year) …"""
+        pairs = zip(self.names, self.encodings, strict=True)
         return [name for column, encoding in pairs for name in encoding.names(column)] or ["constant"]
 
-    def numbers_as_text(self, columns: Sequence[Column]) -> list[tuple[str, str]]:
-        """Columns read as categories although nearly all of their many texts are numbers: one "?" makes a column text.
+    def needed(self, names: Sequence[str]) -> list[str]:
+        """Those of the columns that say anything: a file need not have the others. One at least, to count the rows."""
+        return [name for name, one in zip(names, self.encodings, strict=True) if not one.is_left_out] or list(names[:1])
 
-        For each, its name and a text that is not a number.
-        """
-        found = []
-        for encoding, column in zip(self.encodings, columns, strict=True):
-            numbers = sum(reads_as("numeric", name) for name in encoding.categories)
-            if not encoding.other or numbers < 0.9 * len(encoding.categories):
-                continue
-            texts = [column.categories[position] for position in np.unique(column.values[~column.missing])]
-            others = [text for text in texts if not reads_as("numeric", text)]
-            if others and len(others) <= 0.1 * len(texts):
-                found.append((column.label, others[0]))
-        return found
+    def completed(self, columns: Iterable[Column], rows: int) -> list[Column]:
+        """The columns that are `needed`, and gaps for the others."""
+        given = iter(columns)
+        return [
+            missing_column(f"column {k}", rows) if one.is_left_out else next(given)
+            for k, one in enumerate(self.encodings)
+        ]
 
     @property
     def coordinates(self) -> int:
@@ -118,14 +125,39 @@ class Preprocessor:
 
     def chunks(self, X: Any, rows: int) -> Iterator[NDArray[np.float64]]:
         """`transform` of `rows` rows at a time; errors name rows of the whole table."""
+        odd = OddCells()
         table = self._open(X)
         for start in range(0, len(table), rows):
+            some = some_rows(table, start, start + rows)
+            numbers = None if self._numbers is None else whole_table(some)
+            if numbers is not None:
+                yield self._encoded_at_once(numbers)
+                continue
             try:
-                columns = self._columns(some_rows(table, start, start + rows))
+                columns = self._columns(some, odd)
             except InputError:
                 self._columns(table)  # the same error, with the row of the table instead of the chunk
                 raise
             yield self.encoded(columns)
+        odd.warn("X")
+
+    @cached_property
+    def _numbers(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None:
+        """Center, scale and fill of each column, where every one is of numbers and has one output."""
+        plain = all(one.kind == "numeric" and one.width == 1 and one.varies for one in self.encodings)
+        if not plain or len({one.linear for one in self.encodings}) > 1:
+            return None
+        center, scale, fill = np.array([(one.center, one.scale, one.fill) for one in self.encodings]).T
+        return center, scale, fill
+
+    def _encoded_at_once(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """`encoded` of a table of numbers, to the last bit: one row takes a tenth of the time."""
+        assert self._numbers is not None
+        center, scale, fill = self._numbers
+        with np.errstate(over="ignore"):  # as in `encode`
+            z = squash((values - center) / scale, self.encodings[0].linear)
+        missing = np.isnan(z)
+        return np.where(missing, fill, z) if missing.any() else z
 
     def read(self, X: Any) -> tuple[Column, ...]:
         """The columns of X, each of the kind that it had in training or one that can pass for it."""
@@ -135,23 +167,32 @@ class Preprocessor:
         """Columns read elsewhere, each of the kind that it had in training or one that can pass for it."""
         return tuple(check_kind(encoding, column) for encoding, column in zip(self.encodings, columns, strict=True))
 
-    def encoded(self, columns: Sequence[Column]) -> NDArray[np.float64]:
+    def encoded(self, columns: Sequence[Column], odd: OddCells | None = None) -> NDArray[np.float64]:
         """[n, width] of columns that have been read."""
         out = np.zeros((len(columns[0].values), self.width))
-        self.encode(columns, out)
+        self.encode(columns, out, odd)
         return out
 
-    def encode(self, columns: Iterable[Column], out: NDArray[Any]) -> None:
-        """Columns that have been read into `out` [n, width], which holds zeros."""
+    def encode(self, columns: Iterable[Column], out: NDArray[Any], odd: OddCells | None = None) -> None:
+        """Columns that have been read into `out` [n, width], which holds zeros; `odd` counts cells that say nothing."""
         start = 0
         for encoding, column in zip(self.encodings, columns, strict=True):
             stop = start + encoding.width
+            if odd is not None:
+                odd.add(encoding.rule, column)
             encode(encoding, check_kind(encoding, column), out[:, start:stop])
             start = stop
 
-    def _columns(self, table: Any) -> tuple[Column, ...]:
-        kinds = enumerate(self.encodings)
-        return tuple(check_kind(encoding, read_column(table, k, encoding.kind)) for k, encoding in kinds)
+    def _columns(self, table: Any, odd: OddCells | None = None) -> tuple[Column, ...]:
+        columns = []
+        for k, encoding in enumerate(self.encodings):
+            if encoding.is_left_out:
+                columns.append(missing_column(f"column {k}", len(table)))
+            else:
+                columns.append(read_column(table, k, encoding.kind))
+            if odd is not None:
+                odd.add(encoding.rule, columns[-1])
+        return self.checked(columns)
 
     def _open(self, X: Any) -> Any:
         """A table with the columns of training, by name and in their order, or by number: scikit-learn's convention."""
@@ -174,25 +215,17 @@ class Preprocessor:
             warnings.warn(f"X has feature names, but {ESTIMATOR} was fitted without feature names", stacklevel=4)
         return table
 
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays, and metadata that JSON can hold: all that `from_state` needs."""
-        records = [asdict(encoding) for encoding in self.encodings]
-        arrays = {name: np.array([record.pop(name) for record in records], dtype=np.float64) for name in _NUMBERS}
-        return arrays, {"input_columns": self.input_columns, "columns": records}
+    def state(self) -> dict[str, Any]:
+        """All that `from_state` needs, as JSON can hold it: to the last bit."""
+        return {"input_columns": self.input_columns, "columns": [asdict(encoding) for encoding in self.encodings]}
 
     @classmethod
-    def from_state(cls, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> Preprocessor:
+    def from_state(cls, metadata: Mapping[str, Any]) -> Preprocessor:
         """What `state` gave, also after a round trip through JSON. Anything else raises `FileFormatError`."""
         try:
             records, names = metadata["columns"], metadata["input_columns"]
-            _check(all(arrays[name].dtype == np.float64 for name in _NUMBERS), "numbers must be float64")
-            numbers = {name: np.asarray(arrays[name]) for name in _NUMBERS}
             _check(isinstance(records, Sequence) and len(records) > 0, "there must be columns")
-            _check(all(column.shape == (len(records),) for column in numbers.values()), "one number for each column")
-            encodings = [
-                _encoding(record, {name: float(numbers[name][position]) for name in _NUMBERS})
-                for position, record in enumerate(records)
-            ]
+            encodings = [_encoding(record) for record in records]
             if names is not None:
                 _check(isinstance(names, list) and all(isinstance(name, str) for name in names), "names must be texts")
                 _check(len(set(names)) == len(names) == len(records), "one name for each column")
@@ -215,19 +248,25 @@ def _name_mismatch(names: list[str], seen: list[str]) -> str:
     return f"{message}Pass X with exactly these columns, in this order: X[[{order}]]"
 
 
-def _encoding(record: Any, numbers: dict[str, float]) -> Encoding:
+def _encoding(record: Any) -> Encoding:
     """One column's encoding from JSON, each field checked."""
-    _check({*record, *numbers} == {field.name for field in fields(Encoding)}, "the fields of a column")
+    _check(record.keys() == {field.name for field in fields(Encoding)}, "the fields of a column")
     lists = {name: record[name] for name in ("categories", "phases")}
     _check(all(isinstance(value, list | tuple) for value in lists.values()), "categories and phases must be lists")
-    encoding = Encoding(**{**record, **numbers, **{name: tuple(value) for name, value in lists.items()}})
+    rule = None if record["rule"] is None else Rule(**record["rule"])
+    encoding = Encoding(**{**record, **{name: tuple(value) for name, value in lists.items()}, "rule": rule})
     _check(encoding.kind in KINDS, f"unknown kind {encoding.kind!r}")
+    if rule is not None:
+        rule.check()
+        _check(rule.kind == encoding.kind, "a rule that makes another kind of column")
+        _check(not encoding.is_left_out or not encoding.names(""), "outputs of a column that is left out")
     _check(encoding.kind == "categorical" or not (encoding.categories or encoding.other), "categories of a number")
     _check(encoding.kind == "datetime" or not encoding.phases, "phases of what is no date")
     _check(encoding.varies or not encoding.other, "a rest of categories where there is one")
     _check(all(type(flag) is bool for flag in (encoding.missing, encoding.varies, encoding.other)), "flags")
-    _check(bool(np.isfinite(list(numbers.values())).all()) and encoding.scale > 0, "numbers must be finite, scale > 0")
-    _check(type(encoding.linear) is float and 0.0 < encoding.linear < FLAT, "the squash must begin at a number > 0")
+    numbers = (encoding.center, encoding.scale, encoding.fill, encoding.linear)
+    _check(all(isinstance(number, float) and math.isfinite(number) for number in numbers), "numbers must be finite")
+    _check(encoding.scale > 0 and 0 < encoding.linear < FLAT, "scale, and where the squash begins, must be > 0")
     _check(all(type(name) is str for name in encoding.categories), "categories must be texts")
     _check(len(set(encoding.categories)) == len(encoding.categories) <= MAX_CATEGORIES, "categories")
     _check(list(encoding.phases) == [phase for phase in PHASES if phase in encoding.phases], "phases of a date")

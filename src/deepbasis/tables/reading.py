@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Collection
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -29,17 +30,24 @@ from deepbasis.tables.columns import (
 ESTIMATOR = "DeepBasisRegressor"
 """scikit-learn's messages name the estimator."""
 
-_RESHAPE = (
-    "Reshape your data either using array.reshape(-1, 1) if your data has a single feature "
-    "or array.reshape(1, -1) if it contains a single sample."
-)
 
+def read_columns(X: Any, unread: Collection[str] = ()) -> tuple[list[str] | None, tuple[Column, ...]]:
+    """The names of the columns, or None, and the columns; an `InputError` names the first problem.
 
-def read_columns(X: Any) -> tuple[list[str] | None, tuple[Column, ...]]:
-    """The names of the columns, or None, and the columns; an `InputError` names the first problem."""
+    Of those that are `unread`, by name or by number, nothing but their length is known.
+    """
     table = open_table(X)
     names = column_names(table)
-    return names, tuple(read_column(table, position) for position in range(table.shape[1]))
+    called = names or [str(position) for position in range(table.shape[1])]
+    for name in unread:
+        if name not in called:
+            raise InputError(
+                f"columns names {name!r}, which X does not have: it has {', '.join(map(repr, called[:8]))}"
+            )
+    return names, tuple(
+        missing_column(f"column {name!r}", len(table)) if name in unread else read_column(table, position)
+        for position, name in enumerate(called)
+    )
 
 
 def open_table(X: Any) -> Any:
@@ -97,6 +105,19 @@ def _checked(column: Column) -> Column:
 
 def some_rows(table: Any, start: int, stop: int) -> Any:
     return table[start:stop] if isinstance(table, np.ndarray) else table.iloc[start:stop]
+
+
+def whole_table(table: Any) -> Array | None:
+    """What `open_table` gave as float64 [n, d], where every column is of finite numbers, or NaN, of numpy's types."""
+    if isinstance(table, np.ndarray):
+        plain = table.dtype.kind in "iuf"
+    else:
+        plain = all(isinstance(dtype, np.dtype) and dtype.kind in "iuf" for dtype in table.dtypes)
+    if not plain:
+        return None
+    with np.errstate(over="ignore"):  # as in `typed_column`
+        values = np.asarray(table, dtype=np.float64)
+    return None if np.isinf(values).any() else values
 
 
 def as_array(values: Any, name: str) -> Array:
@@ -158,7 +179,10 @@ def _array(X: Any) -> Array:
         raise InputError("X is a structured array; pass a DataFrame: pandas.DataFrame(X)")
     if table.ndim < 2:
         got = f"1D array instead (shape {table.shape})" if table.ndim else f"scalar array instead ({X!r:.50})"
-        raise InputError(f"X: Expected 2D array, got {got}. {_RESHAPE}")
+        raise InputError(
+            f"X: Expected 2D array, got {got}. Reshape your data either using array.reshape(-1, 1) if your data has a "
+            "single feature or array.reshape(1, -1) if it contains a single sample."
+        )
     if table.ndim > 2:
         raise InputError(f"X: Found array with dim {table.ndim}, while dim <= 2 is required: shape {table.shape}")
     return table
@@ -222,6 +246,9 @@ def kind_of(type_: Any) -> str:
 
 def arrow_column(label: str, values: Any) -> Column:
     """A pyarrow Array or ChunkedArray as a column."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
     values = _one_array(values)
     kind = kind_of(values.type)
     if values.null_count == len(values):
@@ -229,7 +256,9 @@ def arrow_column(label: str, values: Any) -> Column:
     if kind == "categorical":
         return _text(label, values)
     if kind in ("datetime", "duration"):
-        return typed_column(label, _times(values))
+        if types.is_date(values.type):
+            values = values.cast(pa.timestamp("s" if types.is_date32(values.type) else "ms"))
+        return typed_column(label, np.asarray(values.to_numpy(zero_copy_only=False)))  # a hole is NaT here
     if kind not in ("numeric", "boolean"):
         raise InputError(f"X: {label} is of type {values.type}, which is not supported; convert it or drop it")
     return _checked(Column(label, kind, numbers(values)))
@@ -255,15 +284,6 @@ def _one_array(values: Any) -> Any:
     return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
 
 
-def _times(values: Any) -> Array:
-    """datetime64 (UTC) or timedelta64, NaT where there is no value."""
-    import pyarrow as pa
-
-    if pa.types.is_date(values.type):
-        values = values.cast(pa.timestamp("s" if pa.types.is_date32(values.type) else "ms"))
-    return np.asarray(values.to_numpy(zero_copy_only=False))
-
-
 def _text(label: str, values: Any) -> Column:
     import pyarrow as pa
 
@@ -271,7 +291,12 @@ def _text(label: str, values: Any) -> Column:
         values = values.cast(pa.string())
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    names = encoded.dictionary.to_pylist()
+    dictionary = encoded.dictionary
+    if len(dictionary) > len(codes):  # it is that of many more rows
+        used, codes = np.unique(codes, return_inverse=True)
+        gap = int(used[0] < 0)
+        dictionary, codes = dictionary.take(pa.array(used[gap:])), codes - gap
+    names = dictionary.to_pylist()
     if None in names:  # a dictionary may hold a hole as a value
         hole = names.index(None)
         codes[codes == hole] = -1

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from deepbasis.errors import InputError
 from deepbasis.tables.arrow import FileBlock
+from deepbasis.tables.cells import Rule
 from deepbasis.tables.columns import MISSING, Array, Column, Mask, joined
-from deepbasis.tables.encoders import reads_as
+from deepbasis.tables.encoders import no_numbers
+from deepbasis.tables.labels import Labels, column_labels, label_cells
 from deepbasis.tables.places import check_present
 from deepbasis.tables.reading import numbers
+from deepbasis.tables.recognition import number_rule
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import HeldOut, Table
-from deepbasis.tables.targets import check_target, check_weight, check_weights
+from deepbasis.tables.targets import check_bounds, check_target, check_weight, check_weights
 
 _NUMBERS = ("numeric", "boolean", MISSING)
-_SEARCH_ROWS = 65_536
+_ROWS_AT_A_TIME = 65_536
 
 
 def check_distinct(
@@ -28,10 +31,13 @@ def check_distinct(
     groups: str | None = None,
     drop: Sequence[str] = (),
     named: Callable[[str], str] = str,
+    lower: str | None = None,
+    upper: str | None = None,
 ) -> None:
     """A column has one role. `named` is how the user calls a role: target, or --target."""
     roles: dict[str, str] = {}
-    for role, column in (("target", target), ("weight", weight), ("groups", groups), *(("drop", one) for one in drop)):
+    once = (("target", target), ("weight", weight), ("groups", groups), ("lower", lower), ("upper", upper))
+    for role, column in (*once, *(("drop", one) for one in drop)):
         if column in roles:
             twice = f"{named(role)} names the column '{column}', which {named(roles[column])} names already"
             raise InputError(f"{twice}: a column can have one part only")
@@ -48,56 +54,125 @@ class Roles:
     weight: str | None = None
     groups: str | None = None
     """Rows of one group are never both trained on and held out."""
+    labels: Labels | None = None
+    """Of a target that is a class."""
+    lower: str | None = None
+    upper: str | None = None
+    """Bounds of a censored target."""
+    target_rule: Rule | None = None
+    """How the target is read, where it is written as $7,182."""
+    drop_missing_target: bool = False
+    """Whether rows without a target are left out, and not refused."""
+
+    def __post_init__(self) -> None:
+        bounded = self.lower is not None or self.upper is not None
+        if bounded and self.labels is not None:
+            raise InputError("lower and upper are bounds of a number, and the target is a class: leave them out")
+        if bounded and self.drop_missing_target:
+            raise InputError("drop_missing_target is for a target without bounds: remove the rows without one yourself")
 
     @classmethod
-    def of(cls, source: Source, target: str, weight: str | None = None, groups: str | None = None) -> Roles:
-        """Every other column is a feature."""
-        check_distinct(target, weight, groups)
+    def of(
+        cls,
+        source: Source,
+        target: str,
+        weight: str | None = None,
+        groups: str | None = None,
+        classes: bool | None = False,
+        lower: str | None = None,
+        upper: str | None = None,
+        drop_missing_target: bool = False,
+    ) -> Roles:
+        """Every other column is a feature. `classes` says whether the target is one; None: if it holds no numbers."""
+        check_distinct(target, weight, groups, lower=lower, upper=upper)
         name = source.files[0].place.name
-        beside = [column for column in (target, weight, groups) if column is not None]
+        beside = [column for column in (target, weight, groups, lower, upper) if column is not None]
         check_present(source.names, beside, name)
         features = [column for column in source.names if column not in beside]
         if not features:
             raise InputError(f"{name} has no column left to predict '{target}' from: it needs one at least")
-        roles = cls(features, target, weight, groups)
+        labels, rule = None, None if classes else _number_rule(source, target, drop_missing_target)
+        if classes or (classes is None and rule is None and _holds_classes(source, target)):
+            labels = _read_labels(source, target, drop_missing_target)
+        roles = cls(features, target, weight, groups, labels, lower, upper, rule, drop_missing_target)
         roles.check_numbers(source)
         return roles
 
     def check_numbers(self, source: Source) -> None:
-        """Of the table that is trained on, or of another: target and weight must be numbers."""
-        for role, column in (("target", self.target), ("weight", self.weight)):
+        """Of the table that is trained on, or of another: target, weight and bounds must be numbers."""
+        is_number = self.labels is None and self.target_rule is None
+        for role in ("weight", "lower", "upper", *(["target"] if is_number else [])):
+            column = getattr(self, role)
             if column is not None:
                 _check_numbers(source, role, column)
 
     def for_validation(self) -> Roles:
         """Of another table, whose rows count once each."""
-        return Roles(self.features, self.target)
+        return Roles(self.features, self.target, labels=self.labels, target_rule=self.target_rule)
 
     @property
     def columns(self) -> list[str]:
-        return [*self.features, self.target, *(column for column in (self.weight, self.groups) if column is not None)]
+        beside = (self.weight, self.groups, self.lower, self.upper)
+        return [*self.features, self.target, *(column for column in beside if column is not None)]
 
     def table(self, source: Source) -> Table:
         """All of a table in memory."""
         source.check_rows()
         self.check_numbers(source)
-        blocks = list(source.all_blocks(self.columns))
-        weights = [found for block in blocks if (found := self.weight_of(block)) is not None]
-        pieces = zip(*(self.features_of(block) for block in blocks), strict=True)
-        groups = None if self.groups is None else joined([self.groups_of(block) for block in blocks])
-        return Table(
+        pieces: list[tuple[Any, ...]] = []
+        for block in source.all_blocks(self.columns, _ROWS_AT_A_TIME):
+            group = None if self.groups is None else self.groups_of(block)
+            known = self.target_of(block), self.weight_of(block), self.bounds_of(block)
+            pieces.append((self.features_of(block), *known, group))
+        features, y, weights, bounds, groups = zip(*pieces, strict=True)
+        weight = None
+        if self.weight is not None:
+            weight = check_weight(np.concatenate(weights), source.rows, f"weight column '{self.weight}'")
+        table = Table(
             list(self.features),
-            tuple(joined(parts) for parts in pieces),
-            np.concatenate([self.target_of(block) for block in blocks]),
-            check_weight(np.concatenate(weights), source.rows, f"weight column '{self.weight}'") if weights else None,
-            None if groups is None else groups.values,
+            tuple(joined(parts) for parts in zip(*features, strict=True)),
+            np.concatenate(y),
+            weight,
+            None if self.groups is None else joined(groups).values,
+            self.labels,
+            None if bounds[0] is None else np.concatenate(bounds),
+            source.decimal,
         )
+        gaps = np.isnan(table.y)
+        if gaps.all():
+            raise InputError(f"target column '{self.target}' of {source.name} has no value at all")
+        return table.rows(~gaps) if gaps.any() else table
 
     def target_of(self, block: FileBlock) -> Array:
-        return _numbers(block, self.target, "target", check_target)
+        with block.located():
+            name, rule = _named(block, self.target), self.target_rule
+            if self.labels is not None:
+                column = block.column(self.target)
+                known = ~column.missing if self.drop_missing_target else np.ones(len(block), dtype=bool)
+                y = np.full(len(block), np.nan)
+                y[known] = self.labels.codes(column_labels(column.rows(known)), name) if known.any() else y[known]
+                return y
+            cells = block.table.column(self.target)
+            y = numbers(cells) if rule is None else rule.column(block.column(self.target)).values
+            known = ~np.isnan(y)
+            if self.drop_missing_target and known.any():
+                check_target(y[known], name)
+            return y if self.drop_missing_target else check_target(y, name)
 
     def weight_of(self, block: FileBlock) -> Array | None:
-        return None if self.weight is None else _numbers(block, self.weight, "weight", check_weights)
+        if self.weight is None:
+            return None
+        with block.located():
+            return check_weights(
+                numbers(block.table.column(self.weight)), f"weight column '{self.weight}' of {block.name}"
+            )
+
+    def bounds_of(self, block: FileBlock) -> Array | None:
+        """Of the target; a cell without a value is no bound."""
+        columns = (self.lower, self.upper)
+        with block.located():
+            ends = (None if column is None else numbers(block.table.column(column)) for column in columns)
+            return check_bounds(self.target_of(block), *ends)
 
     def features_of(self, block: FileBlock) -> list[Column]:
         with block.located():
@@ -120,14 +195,45 @@ class Roles:
         return held_out.of_groups(self.groups_of(block))
 
 
-def read_target(data: Any, column: str) -> Array:
-    """The targets of a table, to compare predictions with."""
-    return Roles([], column).table(Source.open(data, [column])).y
+def read_target(
+    data: Any, column: str, labels: Labels | None = None, lower: str | None = None, upper: str | None = None
+) -> tuple[Array, Array | None]:
+    """The targets of a table, to compare predictions with, and their bounds; those of classes are their numbers."""
+    roles = Roles([], column, labels=labels, lower=lower, upper=upper)
+    source = Source.open(data, roles.columns, text=[column] if labels is not None and labels.are_text else [])
+    rule = None if labels is not None else _number_rule(source, column)
+    table = replace(roles, target_rule=rule).table(source)
+    return table.y, table.bounds
 
 
-def _numbers(block: FileBlock, column: str, role: str, check: Callable[[Array, str], Array]) -> Array:
-    with block.located():
-        return check(numbers(block.table.column(column)), f"{role} column '{column}' of {block.name}")
+def _named(block: FileBlock, column: str) -> str:
+    return f"target column '{column}' of {block.name}"
+
+
+def _holds_classes(source: Source, column: str) -> bool:
+    """Truth values, or texts of which none is a number: one cell makes a CSV column text."""
+    if source.kinds[column] != "categorical":
+        return source.kinds[column] == "boolean"
+    cells = (block.column(column) for block in source.all_blocks([column], _ROWS_AT_A_TIME))
+    return all(bool((no_numbers(one).missing == one.missing).all()) for one in cells)
+
+
+def _read_labels(source: Source, column: str, without_gaps: bool) -> Labels:
+    found: set[Any] = set()
+    for block in source.all_blocks([column], _ROWS_AT_A_TIME):
+        with block.located():
+            cells = block.column(column)
+            cells = cells.rows(~cells.missing) if without_gaps else cells
+            found |= set(label_cells(column_labels(cells), _named(block, column)))
+    return Labels.of(found, name=f"target column '{column}' of {source.name}")
+
+
+def _number_rule(source: Source, target: str, gaps: bool = False) -> Rule | None:
+    """How the cells of a target that is text are read as numbers, if all of the first ones are."""
+    if source.kinds[target] != "categorical":
+        return None
+    first = next(source.all_blocks([target], _ROWS_AT_A_TIME), None)  # a cell further down may still be refused
+    return None if first is None else number_rule(first.column(target), source.decimal, gaps)
 
 
 def _check_numbers(source: Source, role: str, column: str) -> None:
@@ -135,20 +241,12 @@ def _check_numbers(source: Source, role: str, column: str) -> None:
     if source.kinds[column] in _NUMBERS:
         return
     remedy = "or choose another column"
-    for block in source.all_blocks([column], _SEARCH_ROWS):
+    for block in source.all_blocks([column], _ROWS_AT_A_TIME):
         with block.located():
-            found = _first_that_is_no_number(block.column(column))
-            if found:
+            cells = block.column(column)
+            found = no_numbers(cells) if cells.kind == "categorical" else cells
+            if cells.kind not in _NUMBERS and not found.missing.all():
                 named = f"{role} column '{column}' of {block.name}"
-                raise InputError(f"{named} must hold numbers, got {found}; correct that, {remedy}")
+                raise InputError(f"{named} must hold numbers, got {found.example()}; correct that, {remedy}")
     named = f"{role} column '{column}' of {source.name}"
     raise InputError(f"{named} must hold numbers, and holds them as text; convert it, {remedy}")
-
-
-def _first_that_is_no_number(column: Column) -> str:
-    """As 'red' in row 0; nothing where all are numbers, or missing."""
-    if column.kind != "categorical":
-        return "" if column.kind in _NUMBERS else column.example()
-    words = [position for position, text in enumerate(column.categories) if not reads_as("numeric", text)]
-    rows = np.flatnonzero(np.isin(column.values, words))
-    return f"{column.categories[int(column.values[rows[0]])]!r} in row {rows[0]}" if len(rows) else ""

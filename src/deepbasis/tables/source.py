@@ -12,6 +12,8 @@ of a CSV.
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,10 +27,10 @@ from deepbasis.registry import FORMATS
 from deepbasis.tables.arrow import FileBlock, check_type
 from deepbasis.tables.columns import MISSING
 from deepbasis.tables.formats.base import Format, Request, TableFile, agreed
-from deepbasis.tables.places import ColumnSelection, Place, find_places
+from deepbasis.tables.places import ColumnSelection, Place, display_name, find_places
 from deepbasis.tables.reading import kind_of
 
-_TEXT_BYTES = 32  # of a cell of text, for an estimate
+_ROWS_AT_A_TIME = 65_536
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class Source:
 
         Those in `text` are text in a CSV, whatever stands in them. Parquet has types of its own.
         """
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            told = display_name(data) if isinstance(data, str | os.PathLike) else "files"
+            raise InputError(f"to read {told}, install pyarrow: pip install 'deepbasis[tables]' ({error})") from None
         selection = ColumnSelection(columns, drop, text)
         files: list[TableFile] = []
         kinds: dict[str, str] = {}
@@ -81,6 +88,7 @@ class Source:
             for name, type_ in file.types.items():
                 check_type(type_, name, place.name)
             chosen = selection.of(file.names, place)
+            _check_constants(file, [name for name in place.constants if name in chosen and name in file.names])
             has_rows = any(file.unit_rows)  # a file without rows has reliable names, but no types
             own = {name: kind_of(_type(file, name)) if has_rows else MISSING for name in chosen}
             if files:
@@ -96,6 +104,15 @@ class Source:
         """Its name in messages: that of its first file if there are several."""
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         return f"{self.files[0].place.name}{more}"
+
+    @property
+    def decimal(self) -> str:
+        """The decimal separator of its text, where that is not the usual one."""
+        return next((file.decimal for file in self.files if file.decimal != "."), "")
+
+    @property
+    def notes(self) -> list[str]:
+        return [file.note for file in self.files if file.note]
 
     @property
     def rows(self) -> int:
@@ -120,9 +137,15 @@ class Source:
         files = range(len(self.files))
         return [name for name in self.names if any(is_text(self.type_of(file, name)) for file in files)]
 
+    @property
     def row_bytes(self) -> int:
-        """About how much memory a row of all columns takes."""
-        return sum(_TEXT_BYTES if kind == "categorical" else 8 for kind in self.kinds.values())
+        """About how much memory a row of all columns takes as it is read."""
+        return max(8 * len(self.names), *(file.row_bytes for file in self.files))
+
+    @property
+    def open_bytes(self) -> int:
+        """What is held beside the rows while they are read."""
+        return max(file.open_bytes for file in self.files)
 
     def blocks(
         self, unit: int, columns: Sequence[str], rows: int | None = None, copied: Sequence[str] = ()
@@ -167,8 +190,8 @@ class Source:
             raise InputError(f"{self.name} has no rows: it needs at least one")
 
     def fingerprint(self) -> str:
-        """A digest of names, sizes and row counts, not of the content."""
-        sizes = [(file.place.relative, file.place.identity()[0]) for file in self.files]
+        """A digest of names, sizes and row counts; `TableStatistics` has one of the content."""
+        sizes = [(file.place.relative, file.place.size()) for file in self.files]
         return hashlib.sha256(repr((sizes, self.file_rows, sorted(self.kinds.items()))).encode()).hexdigest()[:16]
 
 
@@ -198,6 +221,30 @@ def _with_constants(table: Any, columns: Sequence[str], place: Place) -> Any:
         for name in columns
     ]
     return pa.table(arrays, names=list(columns))
+
+
+def _check_constants(file: TableFile, names: list[str]) -> None:
+    """Columns that a file has, and the names of its folders too, must hold there what the folders say."""
+    import pyarrow as pa
+
+    for name in names:
+        constant = file.place.constants[name]
+        for unit in range(len(file.unit_rows)):
+            for table, _ in file.read(Request(unit, [name], [], _ROWS_AT_A_TIME, {name: pa.string()})):
+                for value in table.column(name).unique().to_pylist():
+                    if not (value == constant or str(value) == str(constant) or _number(value) == _number(constant)):
+                        raise InputError(
+                            f"{file.place.name}: its folder says that '{name}' is {constant!r}, and its own column has "
+                            f"{value!r:.80}: rename the folder, or remove that column"
+                        )
+
+
+def _number(value: Any) -> float:
+    """NaN, which equals nothing, where it is not one."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _check_same(first: Place, kinds: dict[str, str], place: Place, own: dict[str, str]) -> None:

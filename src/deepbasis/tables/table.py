@@ -7,10 +7,10 @@ so that every run, and every number of workers, holds out the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,18 @@ from deepbasis.hashing import GOLDEN, name_hashes, splitmix64
 from deepbasis.tables.columns import Array, Column, Mask, Selection
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.reading import read_columns
-from deepbasis.tables.targets import Floats, check_groups, check_target, check_weight, group_codes
+from deepbasis.tables.targets import (
+    Floats,
+    check_bounds,
+    check_exposure,
+    check_groups,
+    check_target,
+    check_weight,
+    group_codes,
+)
+
+if TYPE_CHECKING:  # it needs torch, and a table of numbers does not
+    from deepbasis.tables.labels import Labels
 
 MOST_ROWS = 100_000
 """Held out of files at most (on average): they are kept in memory."""
@@ -30,6 +41,7 @@ _LEAST_ROWS = 1_000  # enough for a reliable score of many columns
 _FEW = 10_000  # up to here the number is exact, beyond it is random (to within a few per cent)
 _PIECE = 1 << 20  # rows hashed at a time
 _EVERYTHING = 2**64
+_ENOUGH_APART, _MOST_APART = 500, 10_000  # rows that a fit does not see
 
 
 @dataclass(frozen=True)
@@ -42,17 +54,39 @@ class Table:
     y: Floats
     weight: Floats | None = None
     groups: Array | None = None
+    labels: Labels | None = None
+    """Of a target that is a class: y has the numbers of classes."""
+    bounds: Floats | None = None
+    """[n, 2]: what y lies between, where it is censored; y itself, twice, where it is exact."""
+    decimal: str = ""
+    """The decimal separator of its cells of text, where that is known."""
+    exposure: Floats | None = None
+    """Of counts."""
 
     @classmethod
-    def read(cls, X: Any, y: Any, weight: Any = None, groups: Any = None) -> Table:
-        """What `fit` was given, each column read once; everything must be of one length."""
-        names, columns = read_columns(X)
+    def read(
+        cls,
+        X: Any,
+        y: Any,
+        weight: Any = None,
+        groups: Any = None,
+        labels: Labels | None = None,
+        lower: Any = None,
+        upper: Any = None,
+        unread: Collection[str] = (),
+        exposure: Any = None,
+    ) -> Table:
+        """What `fit` was given, each column read once but those `unread`; everything must be of one length."""
+        names, columns = read_columns(X, unread)
         target = check_target(y)
         rows = len(columns[0].values)
         if rows != len(target):
             raise InputError(f"X has {rows} rows but y has {len(target)}: inconsistent numbers of samples")
-        labels = None if groups is None else check_groups(groups, rows)
-        return cls(names, columns, target, None if weight is None else check_weight(weight, rows), labels)
+        given = None if groups is None else check_groups(groups, rows)
+        weights = None if weight is None else check_weight(weight, rows)
+        bounds = check_bounds(target, lower, upper)
+        exposed = None if exposure is None else check_exposure(exposure, rows)
+        return cls(names, columns, target, weights, given, labels, bounds, exposure=exposed)
 
     @classmethod
     def for_validation(cls, X_val: Any, y_val: Any, like: Preprocessor) -> Table:
@@ -71,8 +105,13 @@ class Table:
         return len(self.y)
 
     def rows(self, rows: Selection) -> Table:
-        weight, groups = (None if part is None else part[rows] for part in (self.weight, self.groups))
-        return Table(self.names, tuple(column.rows(rows) for column in self.columns), self.y[rows], weight, groups)
+        columns = tuple(column.rows(rows) for column in self.columns)
+        weight, groups, bounds, exposure = (
+            None if part is None else part[rows] for part in (self.weight, self.groups, self.bounds, self.exposure)
+        )
+        return replace(
+            self, columns=columns, y=self.y[rows], weight=weight, groups=groups, bounds=bounds, exposure=exposure
+        )
 
     def weighted(self) -> Table:
         """Without the rows of weight 0; at least two must be left."""
@@ -80,10 +119,6 @@ class Table:
         if len(table) < 2:
             raise InputError(f"a fit needs at least 2 rows, got n_samples = {len(table)} (1 sample is not enough)")
         return table
-
-    def without(self, held_out: Mask) -> tuple[Table, Table]:
-        """The rows to train on and the rows held out; if the mask holds out none, all rows are both."""
-        return (self.rows(~held_out), self.rows(held_out)) if held_out.any() else (self, self)
 
 
 # --- rows held out of a table in memory
@@ -115,6 +150,15 @@ def row_labels(encoded: Array, groups: Array | None = None) -> NDArray[np.int64]
             "out, or give rows to validate on"
         )
     return labels.astype(np.int64)
+
+
+def set_apart(rows: int) -> Mask:
+    """Rows that a fit does not see, at random: a tenth, of a small table up to a quarter, at most 10,000.
+
+    Not by their values: copies of a row may be on both sides, as they may be among new rows.
+    """
+    count = min(_MOST_APART, max(rows // 10, min(rows // 4, _ENOUGH_APART)))
+    return np.random.default_rng(0).permutation(rows) < count
 
 
 def held_out_mask(labels: NDArray[np.int64], weight: Floats | None, fraction: float) -> Mask:
@@ -158,13 +202,9 @@ def _row_hashes(encoded: Array) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The rows whose hash is below `threshold`, an integer up to 2^64."""
+    """The rows whose hash is below `threshold`, an integer up to 2^64; by default none."""
 
-    threshold: int
-
-    @classmethod
-    def none(cls) -> HeldOut:
-        return cls(0)
+    threshold: int = 0
 
     @classmethod
     def choose(cls, fraction: float, file_rows: Sequence[int], most: int = MOST_ROWS) -> HeldOut:
@@ -172,7 +212,7 @@ class HeldOut:
         rows = sum(file_rows)
         wanted = min(max(1, round(fraction * rows)), most, rows - 1)
         if wanted <= 0:
-            return cls.none()
+            return cls()
         if wanted > _FEW:
             return cls(int(wanted / rows * _EVERYTHING))
         smallest = np.empty(0, dtype=np.uint64)

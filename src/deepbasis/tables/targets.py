@@ -3,67 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deepbasis.errors import FileFormatError, InputError
-from deepbasis.tables.columns import MISSING, Array, is_missing, object_column
-from deepbasis.tables.encoders import masses, mean_and_std
+from deepbasis.errors import InputError
+from deepbasis.tables.columns import MISSING, Array, category, is_missing, object_column
 from deepbasis.tables.reading import ESTIMATOR, as_array
 
 Floats = NDArray[np.float64]
 
-_LARGEST = 1e150
+LARGEST = 1e150
 """Limit for y and weights: their squares and sums stay finite."""
 
-_ROUNDING = 8 * float(np.finfo(np.float64).eps)
 
-
-@dataclass(frozen=True)
-class TargetScaler:
-    """y to mean 0 and standard deviation 1, both weighted; `mean + scale * z` inverts it."""
-
-    mean: float
-    scale: float
-
-    @classmethod
-    def fit(cls, y: Floats, weight: Floats | None = None) -> TargetScaler:
-        """From y in rows of positive weight. A y that does not vary, beyond rounding, gets scale 1."""
-        if weight is not None:
-            y, weight = y[weight > 0], weight[weight > 0]
-        distinct, mass = masses(y, weight)
-        return cls.of(*mean_and_std(distinct, mass), float(np.abs(distinct).max()))
-
-    @classmethod
-    def of(cls, mean: float, std: float, largest: float) -> TargetScaler:
-        """From the moments of y and the largest |y|."""
-        constant = std <= max(_ROUNDING * largest, 1 / _LARGEST)
-        return cls(mean, 1.0 if constant else std)
-
-    def transform(self, y: Floats) -> Floats:
-        return (y - self.mean) / self.scale
-
-    def state(self) -> dict[str, float]:
-        return {"mean": self.mean, "scale": self.scale}
-
-    @classmethod
-    def from_state(cls, metadata: Mapping[str, Any]) -> TargetScaler:
-        numbers: list[Any] = [metadata.get(key) if isinstance(metadata, Mapping) else None for key in ("mean", "scale")]
-        if not all(type(one) is float and abs(one) <= _LARGEST for one in numbers) or not numbers[1] >= 1 / _LARGEST:
-            raise FileFormatError(
-                f"the target's mean and scale must be two numbers up to {_LARGEST:g}, the scale at least "
-                f"{1 / _LARGEST:g}; got {numbers}"
-            )
-        return cls(*numbers)
-
-
-def check_target(y: Any, name: str = "y") -> Floats:
-    """y as [n] float64, finite. A column [n, 1] passes, with scikit-learn's warning."""
+def one_column(y: Any, name: str = "y") -> Array:
+    """y as [n], of whatever it holds. A column [n, 1] passes, with scikit-learn's warning."""
     if y is None:
         raise InputError(f"{name} is None: {ESTIMATOR} requires y to be passed, but the target y is None")
     if hasattr(y, "tocsr") or hasattr(y, "todense"):
@@ -79,18 +36,70 @@ def check_target(y: Any, name: str = "y") -> Floats:
         )
     if len(values) == 0:
         raise InputError(f"{name} is empty. Found array with 0 sample(s) while a minimum of 1 is required.")
-    numbers = _numbers(values, name)
+    return values
+
+
+def check_target(y: Any, name: str = "y") -> Floats:
+    """y as [n] float64, finite."""
+    numbers = _numbers(one_column(y, name), name)
     for what, bad in (("NaN (missing)", np.isnan(numbers)), ("inf (infinite)", np.isinf(numbers))):
         if bad.any():
             raise InputError(
                 f"{name} has {int(bad.sum())} value(s) that are {what}, the first in row {int(np.argmax(bad))}; "
                 "remove those rows: a target cannot be filled in"
             )
-    large = np.abs(numbers) > _LARGEST
+    large = np.abs(numbers) > LARGEST
     if large.any():
         row = int(np.argmax(large))
-        raise InputError(f"{name} is {numbers[row]:g} in row {row}, beyond {_LARGEST:g}; give it in larger units")
+        raise InputError(f"{name} is {numbers[row]:g} in row {row}, beyond {LARGEST:g}; give it in larger units")
     return numbers
+
+
+def check_counts(y: Floats) -> Floats:
+    """Whole numbers from 0."""
+    wrong = (y < 0) | (y != np.floor(y))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"y is {y[row]:g} in row {row}: a count is a whole number from 0; take likelihood='gaussian' for others"
+        )
+    return y
+
+
+def check_exposure(exposure: Any, n: int) -> Floats:
+    """Of counts: how long, or how much, each was counted over."""
+    values = _numbers(as_array(exposure, "exposure"), "exposure")
+    if values.shape != (n,):
+        raise InputError(f"exposure must be one number for each row: shape ({n},), got {values.shape}")
+    wrong = ~((values >= 1.0 / LARGEST) & (values <= LARGEST))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"exposure is {values[row]:g} in row {row}: it must be a positive number; leave out rows that were not "
+            "counted at all"
+        )
+    return values
+
+
+def check_bounds(y: Floats, lower: Any, upper: Any) -> Floats | None:
+    """Bounds [n, 2] of a target, or None. A bound that is missing (NaN) is infinite; all that are not given are y."""
+    if lower is None and upper is None:
+        return None
+    ends = []
+    for name, given, nowhere in (("lower", lower, -np.inf), ("upper", upper, np.inf)):
+        values = y if given is None else _numbers(as_array(given, name), name)
+        if values.shape != y.shape:
+            raise InputError(f"{name} must be one number for each row: shape {y.shape}, got {values.shape}")
+        beyond = np.isnan(values) | (np.sign(nowhere) * values > LARGEST)
+        ends.append(np.where(beyond, nowhere, values))
+    crossed = ~((ends[0] <= y) & (y <= ends[1]))
+    if crossed.any():
+        row = int(np.argmax(crossed))
+        raise InputError(
+            f"lower, y and upper are {ends[0][row]:g}, {y[row]:g} and {ends[1][row]:g} in row {row}, and in "
+            f"{int(crossed.sum())} row(s) not in this order; give bounds with lower <= y <= upper"
+        )
+    return np.stack(ends, 1)
 
 
 def check_weight(weight: Any, n: int, name: str = "sample_weight") -> Floats:
@@ -118,7 +127,7 @@ def check_weights(weights: Floats, name: str) -> Floats:
     for what, bad in (
         ("not finite (NaN or inf)", ~np.isfinite(weights)),
         ("negative", weights < 0),
-        (f"larger than {_LARGEST:g}", weights > _LARGEST),
+        (f"larger than {LARGEST:g}", weights > LARGEST),
     ):
         if bad.any():
             row = int(np.argmax(bad))
@@ -127,6 +136,21 @@ def check_weights(weights: Floats, name: str) -> Floats:
                 "a weight is a number >= 0, and 0 leaves the row out"
             )
     return weights
+
+
+def check_precision(values: Array, given: Array, name: str, dtype: str, rows: Array | None = None) -> None:
+    """Refuse what overflows in the model's precision. `rows` are their numbers, where some rows were left out."""
+    largest = float(np.finfo(dtype).max)
+    beyond = ~(np.abs(values) <= largest)
+    if beyond.any():
+        first = int(np.argmax(beyond))
+        row = first if rows is None else int(rows[first])
+        far = "" if values[first] == given[first] else f", {abs(values[first]):.2g} standard deviations from the others"
+        remedy = "" if dtype == "float64" else ", or use dtype='float64'"
+        raise InputError(
+            f"{name} is {given[first]:g} in row {row}{far}: numbers of type {dtype} end at {largest:.2g}; correct it, "
+            f"or leave that row out{remedy}"
+        )
 
 
 def check_groups(groups: Any, n: int) -> Array:
@@ -154,6 +178,12 @@ def group_codes(groups: Any, n: int) -> NDArray[np.int64]:
     return np.fromiter((known[cell] for cell in cells), dtype=np.int64, count=n)
 
 
+def group_names(groups: Any, n: int) -> list[str]:
+    """The group of each row as text: 1 and 1.0 are the same."""
+    group_codes(groups, n)  # refuses what is missing
+    return [category(cell) for cell in check_groups(groups, n).tolist()]
+
+
 def _numbers(values: Array, name: str) -> Floats:
     """An array [n] of numbers as float64; text, dates and objects are refused, with the row."""
     if values.dtype.kind in "biuf":
@@ -179,5 +209,5 @@ def _warn_of_column_vector(name: str) -> None:
         f"A column-vector {name} was passed when a 1d array was expected. Please change the shape of {name} to "
         "(n_samples, ), for example using ravel().",
         import_module("sklearn.exceptions").DataConversionWarning,
-        stacklevel=3,
+        stacklevel=4,
     )

@@ -1,4 +1,4 @@
-"""What a file format must provide, so that `Source` can read its files and `write_table` can write them.
+"""What a file format must provide, so that `Source` can read its files and `write_tables` can write them.
 
 A format is registered under the ending of its files' names: `deepbasis.register("format", ".jsonl", ...)`. For files
 that are always read at once, `WholeFileFormat` makes a format from two functions.
@@ -6,7 +6,7 @@ that are always read at once, `WholeFileFormat` makes a format from two function
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -46,14 +46,22 @@ class TableFile:
     """The rows of a unit, some at a time: an Arrow table of the columns, and one of those that are copied."""
     is_text: bool = False
     """Files of text agree on types, and their columns are copied as the text of the cells."""
+    row_bytes: int = 0
+    """About how much memory a row of the selected columns takes as it is read."""
+    open_bytes: int = 0
+    """What is held beside the rows while a unit is read."""
+    decimal: str = "."
+    """The decimal separator, where the file is text."""
+    note: str = ""
+    """What was found out about the file and may be wrong."""
 
 
 class Format(Protocol):
     def survey(self, place: Place, selection: ColumnSelection) -> TableFile:
         """Find out what a file contains; `selection.inside(names, place)` are the columns that will be asked for."""
 
-    def write(self, table: pd.DataFrame, to: BinaryIO) -> None:
-        """Write `table`, without its index, to a file."""
+    def write(self, tables: Iterable[pd.DataFrame], to: BinaryIO) -> None:
+        """Write the tables one below the other, without their index, to a file."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class WholeFileFormat:
 
     def survey(self, place: Place, selection: ColumnSelection) -> TableFile:
         table = self._table(place)
-        schema, rows = table.schema, table.num_rows
+        schema, rows, size = table.schema, table.num_rows, table.nbytes
         types = {name: schema.field(name).type for name in selection.inside(schema.names, place)}
         del table  # it is read again, when it is needed
 
@@ -75,10 +83,11 @@ class WholeFileFormat:
                 raise changed(place)
             yield again.select(request.columns), again.select(request.copied)
 
-        return TableFile(place, schema.names, types, [rows], read)
+        row_bytes = size // max(rows, 1)
+        return TableFile(place, schema.names, types, [rows], read, row_bytes=row_bytes, open_bytes=2 * size)
 
-    def write(self, table: pd.DataFrame, to: BinaryIO) -> None:
-        to.write(self.to_bytes(table))
+    def write(self, tables: Iterable[pd.DataFrame], to: BinaryIO) -> None:
+        to.write(self.to_bytes(whole(tables)))
 
     def _table(self, place: Place) -> Any:
         import pyarrow as pa
@@ -90,6 +99,14 @@ class WholeFileFormat:
             return self.from_bytes(content)
         except (pa.ArrowException, ValueError, KeyError) as error:
             raise damaged(place, error) from None
+
+
+def whole(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """One below the other."""
+    import pandas as pd
+
+    parts = list(tables)
+    return parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
 
 
 def agreed(one: Any, other: Any) -> Any:

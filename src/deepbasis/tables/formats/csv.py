@@ -1,4 +1,4 @@
-"""CSV, plain or gzipped: UTF-8 text, cut into blocks of whole records, each of which can be read alone.
+"""CSV, plain or gzipped: text, cut into blocks of whole records, each of which can be read alone.
 
 A block ends at a line's end outside of quotes. As in Arrow, a quotation mark opens quotes only at the start of a field:
 in `5" pipe` it is an ordinary character. The types of the columns are those that all blocks agree on, as they would be
@@ -13,15 +13,14 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
-import numpy as np
-
 from deepbasis.errors import FileFormatError, InputError
-from deepbasis.tables.columns import Array
+from deepbasis.tables.dialect import Dialect
 from deepbasis.tables.formats.base import Request, TableFile, agreed, changed, empty
+from deepbasis.tables.formats.records import last_end_of_record, without_end
 from deepbasis.tables.places import ColumnSelection, Place, check_unique, one_line
 
 if TYPE_CHECKING:
@@ -31,13 +30,14 @@ _GZIP = b"\x1f\x8b"  # such a file begins with it
 _OTHERS = {
     _GZIP: "is gzipped: let its name end in .csv.gz, or unpack it first (gunzip)",
     b"PAR1": "is a Parquet file: give it as a file whose name ends in .parquet",
-    codecs.BOM_UTF16_LE: "is UTF-16 text: save it as UTF-8",
-    codecs.BOM_UTF16_BE: "is UTF-16 text: save it as UTF-8",
 }
 """Other kinds of files, by their first bytes."""
 
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-_ENDS_A_FIELD = np.isin(np.arange(256), list(b",\n\r"))
+_BLOCK_COPIES = (
+    8  # of a block's bytes while it is read: as text, cut and joined, and as up to four times as many numbers
+)
+
+_HEAD = 1 << 18  # bytes that tell how a file is written
 
 
 class Cut(NamedTuple):
@@ -53,8 +53,23 @@ class Cut(NamedTuple):
 class Csv:
     gzipped: bool = False
     block_bytes: int = 4 << 20
+    longest_record: int = 64 << 20
+    dialect: Dialect = Dialect()
+    """What is not found out: a .tsv has tabs."""
 
     def survey(self, place: Place, selection: ColumnSelection) -> TableFile:
+        """With what its beginning tells about how it is written."""
+        asked = place.dialect
+        asked = replace(asked, separator=asked.separator or self.dialect.separator)
+        found = asked.found(next(replace(self, block_bytes=_HEAD).bytes_of(place), b""))
+        return replace(self, dialect=found).surveyed(place, selection, found.note(place.name, asked))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it can only be read from its beginning."""
+        return self.gzipped or not self.dialect.is_utf8
+
+    def surveyed(self, place: Place, selection: ColumnSelection, note: str) -> TableFile:
         """Read all of it: types are in the text. A gzipped file is one unit: it has no other beginning."""
         import pyarrow as pa
 
@@ -66,12 +81,12 @@ class Csv:
         for start, line, content in self._blocks(place):
             check_text(content, place, start, line)
             if not header:
-                header = _header(content, place.name)
+                header = _header(content, place.name, self.dialect)
                 types = dict.fromkeys(selection.inside(header, place))
-            table = _parse(content, list(types), header, place, line, text)
+            table = _parse(content, list(types), header, place, line, self.dialect, text)
             types = {name: agreed(type_, table.schema.field(name).type) for name, type_ in types.items()}
             cuts.append(Cut(start, start + len(content), line, table.num_rows))
-        whole = table if place.in_memory else None
+        whole = table if place.in_memory and len(cuts) == 1 else None
 
         def read(request: Request) -> Iterator[tuple[Any, Any]]:
             own = {name: request.types[name] for name in request.columns}
@@ -79,52 +94,91 @@ class Csv:
                 yield whole.select(request.columns), whole.select([])
                 return
             for cut, content in self._contents(place, cuts, request.unit):
-                cells = _cells(content, request.copied, header, place, cut.first_line)
-                table = _parse(content, request.columns, header, place, cut.first_line, own)
+                cells = _cells(content, request.copied, header, place, cut.first_line, self.dialect)
+                table = _parse(content, request.columns, header, place, cut.first_line, self.dialect, own)
                 if table.num_rows != cut.rows:
                     raise changed(place)
                 yield table, cells
 
         rows = [cut.rows for cut in cuts]
-        return TableFile(place, header, types, [sum(rows)] if self.gzipped else rows, read, is_text=True)
+        any_text = any(type_ == pa.string() for type_ in types.values())
+        return TableFile(
+            place,
+            header,
+            types,
+            [sum(rows)] if self.in_order else rows,
+            read,
+            is_text=True,
+            row_bytes=8 * len(types) + any_text * cuts[-1].stop // max(sum(rows), 1),
+            open_bytes=_BLOCK_COPIES * self.block_bytes,
+            decimal=self.dialect.decimal,
+            note=note,
+        )
 
-    def write(self, table: pd.DataFrame, to: BinaryIO) -> None:
-        if not self.gzipped:
-            table.to_csv(to, index=False, lineterminator="\n", mode="wb", encoding="utf-8")
+    def write(self, tables: Iterable[pd.DataFrame], to: BinaryIO) -> None:
+        if self.gzipped:
+            with gzip.GzipFile("", "wb", fileobj=to, mtime=0) as zipped:
+                replace(self, gzipped=False).write(tables, cast(BinaryIO, zipped))
             return
-        with gzip.GzipFile("", "wb", fileobj=to, mtime=0) as zipped:
-            CSV.write(table, cast(BinaryIO, zipped))
+        for k, table in enumerate(tables):
+            table.to_csv(
+                to,
+                sep=self.dialect.separator or ",",
+                index=False,
+                header=k == 0,
+                lineterminator="\n",
+                mode="wb",
+                encoding="utf-8",
+            )
 
     def _blocks(self, place: Place) -> Iterator[tuple[int, int, bytes]]:
-        """(first byte, first line, content): whole records, about `block_bytes` of them at a time, or all in memory."""
-        if place.in_memory:
-            yield 0, 1, _without_end(b"".join(self._pieces(place)))
-            return
+        """(first byte, first line, content): whole records, about `block_bytes` of them at a time."""
         start, line = 0, 1
         rest = b""
         for piece in self._pieces(place):
             rest += piece
             # Empty lines go to the next block; at the end of the file they are ignored.
-            cut = len(_without_end(rest[: _last_end_of_record(rest)]))
+            cut = len(without_end(rest[: last_end_of_record(rest, self.dialect.separator)]))
             if cut:
                 yield start, line, rest[:cut]
                 start, line, rest = start + cut, line + rest.count(b"\n", 0, cut), rest[cut:]
+            elif len(rest) > self.longest_record:
+                raise FileFormatError(
+                    f"{place.name}, line {line}: a record of more than {self.longest_record:,} bytes; is there a quote "
+                    "that is never closed?"
+                )
         if rest.strip() or start == 0:
             yield start, line, rest
 
     def _contents(self, place: Place, cuts: list[Cut], unit: int) -> Iterator[tuple[Cut, bytes]]:
-        if self.gzipped or place.in_memory:
+        if self.in_order:
             yield from zip(cuts, (content for _, _, content in self._blocks(place)), strict=False)
             return
         with place.open() as file:
             yield cuts[unit], file.read_at(cuts[unit].stop - cuts[unit].start, cuts[unit].start)
 
     def _pieces(self, place: Place) -> Iterator[bytes]:
+        """As UTF-8."""
+        if self.dialect.is_utf8:
+            yield from self.bytes_of(place)
+            return
+        decoder = codecs.getincrementaldecoder(self.dialect.encoding)()
+        try:
+            for piece in self.bytes_of(place):
+                yield decoder.decode(piece).encode()
+            yield decoder.decode(b"", final=True).encode()
+        except UnicodeError as error:
+            raise FileFormatError(
+                f"{place.name} is not {self.dialect.encoding} text ({one_line(error)}); name its encoding "
+                "(--encoding), or save it as UTF-8"
+            ) from None
+
+    def bytes_of(self, place: Place) -> Iterator[bytes]:
         with place.open() as file:
             if file.size() == 0:
                 raise empty(place)
             if not self.gzipped:
-                while piece := file.read(None if place.in_memory else self.block_bytes):
+                while piece := file.read(self.block_bytes):
                     yield piece
                 return
             if file.read_at(len(_GZIP), 0) != _GZIP:
@@ -144,6 +198,8 @@ class Csv:
 
 CSV = Csv()
 CSV_GZ = Csv(gzipped=True)
+TSV = Csv(dialect=Dialect("\t"))
+TSV_GZ = Csv(gzipped=True, dialect=Dialect("\t"))
 
 
 # ---- parsing ---------------------------------------------------------------------------------------------------------
@@ -155,6 +211,7 @@ def _parse(
     header: Sequence[str],
     place: Place,
     first_line: int,
+    dialect: Dialect,
     types: Mapping[str, Any],
     missing: Sequence[str] | None = None,
 ) -> Any:
@@ -177,12 +234,15 @@ def _parse(
         return arrow_csv.read_csv(
             io.BytesIO(whole),
             read_options=arrow_csv.ReadOptions(column_names=None if first_line == 1 else list(header)),
-            parse_options=arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=not single),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=dialect.separator, newlines_in_values=True, ignore_empty_lines=not single
+            ),
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=list(chosen or header[:1]),
                 null_values=nulls,
                 strings_can_be_null=True,
                 column_types=dict(types),
+                decimal_point=dialect.decimal,
             ),
         )
 
@@ -192,17 +252,20 @@ def _parse(
         if times:  # 12:30 is not a date: it stays the text that it was
             table = read({**types, **dict.fromkeys(times, pa.string())})
     except pa.ArrowException as error:
-        raise _parse_error(content, len(header), place.name, error, first_line) from None
+        raise _parse_error(content, len(header), place.name, error, first_line, dialect) from None
     return table.select(list(chosen))
 
 
-def _cells(content: bytes, chosen: Sequence[str], header: Sequence[str], place: Place, first_line: int) -> Any:
+def _cells(
+    content: bytes, chosen: Sequence[str], header: Sequence[str], place: Place, first_line: int, dialect: Dialect
+) -> Any:
     """The `chosen` columns as the text of their cells, for a copy: 00123, 1.10 and NA are that; empty is missing."""
     import pyarrow as pa
 
     if not chosen:
         return pa.table({})
-    return _parse(content, chosen, header, place, first_line, dict.fromkeys(chosen, pa.string()), missing=[""])
+    types = dict.fromkeys(chosen, pa.string())
+    return _parse(content, chosen, header, place, first_line, dialect, types, missing=[""])
 
 
 def check_text(content: bytes, place: Place, first_byte: int = 0, first_line: int = 1) -> None:
@@ -219,7 +282,7 @@ def check_text(content: bytes, place: Place, first_byte: int = 0, first_line: in
         line = content.count(b"\n", 0, error.start) + first_line
         raise FileFormatError(
             f"{place.name} is not UTF-8 text: byte {first_byte + error.start} (line {line}) is "
-            f"0x{content[error.start]:02x}; save it as UTF-8"
+            f"0x{content[error.start]:02x}; save it as UTF-8, or name its encoding (--encoding)"
         ) from None
     zero = content.find(b"\0")
     if zero >= 0:
@@ -228,20 +291,18 @@ def check_text(content: bytes, place: Place, first_byte: int = 0, first_line: in
         )
 
 
-def _records(content: bytes) -> Any:
-    return csv.reader(io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=""))
+def _records(content: bytes, dialect: Dialect) -> Any:
+    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+    return csv.reader(text, delimiter=dialect.separator)
 
 
-def _header(content: bytes, name: str) -> list[str]:
+def _header(content: bytes, name: str, dialect: Dialect) -> list[str]:
     try:
-        header: list[str] = next((row for row in _records(content) if row), [])
+        header: list[str] = next((row for row in _records(content, dialect) if row), [])
     except csv.Error as problem:
         raise FileFormatError(
             f"{name}: its header cannot be read ({problem}); is there a quote never closed?"
         ) from None
-    for separator, word in _SEPARATORS.items():
-        if len(header) == 1 and separator in header[0]:
-            raise FileFormatError(f"{name} seems to be separated by {word}: save it with commas between the fields")
     unnamed = [k for k, column in enumerate(header, 1) if not column.strip()]
     if unnamed:
         raise InputError(
@@ -252,9 +313,11 @@ def _header(content: bytes, name: str) -> list[str]:
     return header
 
 
-def _parse_error(content: bytes, width: int, name: str, error: Exception, first_line: int) -> FileFormatError:
+def _parse_error(
+    content: bytes, width: int, name: str, error: Exception, first_line: int, dialect: Dialect
+) -> FileFormatError:
     """pyarrow knows what is wrong, but not always in which line."""
-    rows = _records(content)
+    rows = _records(content, dialect)
     start = first_line
     try:
         for row in rows:
@@ -267,37 +330,3 @@ def _parse_error(content: bytes, width: int, name: str, error: Exception, first_
     except csv.Error as problem:  # a field of more than 128 KiB: mostly a quote that is never closed
         return FileFormatError(f"{name}, line {start}: {problem}; is there a quote that is never closed?")
     return FileFormatError(f"{name} cannot be read as CSV: {one_line(error)}")
-
-
-# ---- cutting ---------------------------------------------------------------------------------------------------------
-
-
-def _without_end(content: bytes) -> bytes:
-    """Without the empty lines at its end, which are never rows."""
-    kept = len(content.rstrip(b"\r\n"))
-    line_end = 2 if content[kept : kept + 2] == b"\r\n" else 1
-    return content[: kept + line_end] if content[:kept].removeprefix(codecs.BOM_UTF8) else b""
-
-
-def _last_end_of_record(content: bytes) -> int:
-    """The number of bytes up to and with the last line's end that is not inside quotes."""
-    marks = np.frombuffer(content, dtype=np.uint8)
-    ends = np.flatnonzero(marks == ord("\n"))
-    quotes = _quotes_that_count(marks, np.flatnonzero(marks == ord('"')))
-    outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
-    return int(outside[-1]) + 1 if len(outside) else 0
-
-
-def _quotes_that_count(marks: Array, quotes: Array) -> Array:
-    """The positions of quotation marks that open or close quotes, alternately. A doubled one closes and opens."""
-    first = 3 if marks[:3].tobytes() == codecs.BOM_UTF8 else 0
-    starts = _ENDS_A_FIELD[marks[quotes - 1]] | (quotes == first)
-    doubled = np.diff(quotes, prepend=-2) == 1
-    if (starts | doubled)[::2].all():  # nearly always: every other one can open, so each is what its turn says
-        return quotes
-    counting: list[int] = []
-    for k, (start, double) in enumerate(zip(starts.tolist(), doubled.tolist(), strict=True)):
-        closes = len(counting) % 2 == 1
-        if closes or start or (double and counting and counting[-1] == k - 1):
-            counting.append(k)
-    return quotes[counting]

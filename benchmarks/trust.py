@@ -1,0 +1,219 @@
+"""Does a model know which rows are unlike those of its fit, and do its guaranteed intervals hold what they promise?
+
+    python benchmarks/trust.py --data-dir FOLDER             # everything -> results/trust
+    python benchmarks/trust.py --quick                       # made-up tables, seconds: tables on the screen
+    python benchmarks/trust.py --part coverage               # or novelty, or page: from the files that are there
+
+Novelty: AUROC between rows of the same kind and rows of another kind, for four kinds of shift (`_trust_shifts.py`), of
+`predict_novelty` and of the predictive standard deviation, from one short fit, and of four detectors of scikit-learn,
+which get the same encoded rows. The score of `predict_novelty` was chosen on five tables, the others are reported once.
+`ks` is the distance of the p-values of familiar rows from uniformity over its 5 % bound.
+
+Coverage: 1,000 draws of calibration and test rows, half and half, around a fixed fit: the mean share of test targets in
+the guaranteed intervals and its Monte-Carlo error; the width of these beside that of the calibrated ones. Per group:
+the groups of a column that has few values, the smallest of their mean coverages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from _machine import describe, one_line
+from _trust_shifts import CHOSEN_ON, REPORTED, Shift, few_values, peers, read, shifts
+from deepbasis import DeepBasisRegressor
+from deepbasis.errors import FitWarning, NoveltyWarning
+from deepbasis.fitting.novelty import Novelty
+from deepbasis.gp.conformal import Conformal, central, depths
+
+RESULTS = Path(__file__).resolve().parent.parent / "results" / "trust"
+PARTS = ("novelty", "coverage", "page")
+OURS, STD = "predict_novelty", "predictive std"
+ROWS, SEEDS, DRAWS, FEWEST = 2_800, 1, 1_000, 60
+SHORT: dict[str, Any] = {"members": 2, "epochs": 60, "method": "dbk-silu", "random_state": 0}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, default=os.environ.get("DEEPBASIS_DATA"))
+    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore", FitWarning)
+    warnings.simplefilter("ignore", NoveltyWarning)
+    if arguments.quick:
+        rows = [row for name in ("rings", "line") for row in strange(name, *made_up(name), {"epochs": 2})]
+        print(summary(pd.DataFrame(rows)).to_string())
+        print(pd.DataFrame(covered("line", *made_up("line"), {"epochs": 2}, 20)).to_string())
+        print(f"{speed(2_000):,.0f} rows a second")
+        return
+    if arguments.data_dir is None:
+        parser.error("the tables are read from --data-dir, or from the folder that DEEPBASIS_DATA names")
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for part, measure in (("novelty", strange), ("coverage", covered)):
+        rows = []
+        for name in [*CHOSEN_ON, *REPORTED] if arguments.part in (None, part) else []:
+            rows += measure(name, *read(name, arguments.data_dir), {})
+            pd.DataFrame(rows).round(4).to_csv(RESULTS / f"{part}.csv", index=False)
+            print(part, name, flush=True)
+    (RESULTS / "machine.json").write_text(json.dumps(describe(), indent=1) + "\n")
+    (RESULTS / "table.md").write_text("\n".join(page()))
+
+
+def made_up(name: str) -> tuple[pd.DataFrame, np.ndarray]:
+    rng = np.random.default_rng(0)
+    angle, size = rng.uniform(0, 6, 400), rng.normal(size=400)
+    first = np.cos(angle) if name == "rings" else angle
+    return pd.DataFrame({"a": first, "b": np.sin(angle), "c": size, "d": size + angle}), angle + rng.normal(size=400)
+
+
+# ---- novelty ---------------------------------------------------------------------------------------------------------
+
+
+def strange(name: str, X: pd.DataFrame, y: np.ndarray, changes: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    from sklearn.metrics import roc_auc_score
+
+    for seed in range(SEEDS):
+        fitted: tuple[pd.DataFrame, DeepBasisRegressor] | None = None
+        for shift in shifts(X, y, ROWS, seed):
+            if fitted is None or not fitted[0].equals(shift.fit):
+                fitted = shift.fit, DeepBasisRegressor(**{**SHORT, **changes}).fit(shift.fit, shift.y)
+            is_strange = np.repeat([0, 1], [len(shift.familiar), len(shift.strange)])
+            for detector, (one, other) in scores(fitted[1], shift).items():
+                yield {
+                    "table": name,
+                    "chosen_on": name in CHOSEN_ON,
+                    "seed": seed,
+                    "shift": shift.kind,
+                    "detector": detector,
+                    "auroc": float(roc_auc_score(is_strange, np.concatenate([one, other]))),
+                    "ks": ks_ratio(fitted[1], -one) if detector == OURS else None,
+                    "rows": len(shift.fit),
+                }
+
+
+def scores(model: DeepBasisRegressor, shift: Shift) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Of familiar and of strange rows, by every detector; higher is stranger."""
+    encode = model.fitted_.preprocessor.transform
+    familiar, other = encode(shift.familiar), encode(shift.strange)
+    found = {name: fit() for name, fit in peers(encode(shift.fit)).items()}
+    told = {name: (score(familiar), score(other)) for name, score in found.items()}
+    told[OURS] = -model.predict_novelty(shift.familiar), -model.predict_novelty(shift.strange)
+    told[STD] = tuple(model.predict(some, return_std=True)[1] for some in (shift.familiar, shift.strange))
+    return told
+
+
+def ks_ratio(model: DeepBasisRegressor, p: np.ndarray) -> float:
+    steps, n = np.arange(len(p) + 1) / len(p), len(model.fitted_.novelty.scores)
+    ordered = np.sort(p)
+    furthest = max(np.abs(ordered - steps[1:]).max(), np.abs(ordered - steps[:-1]).max())
+    return float(furthest / (1.36 * np.sqrt(1 / n + 1 / len(p))))
+
+
+def speed(rows: int) -> float:
+    """Rows a second, of ten columns, beside the full number of stored rows."""
+    draws = torch.Generator().manual_seed(0)
+    novelty, x = Novelty.fit(torch.randn(6_000, 10, generator=draws)), torch.randn(rows, 10, generator=draws)
+    novelty.p_values(x)
+    start = time.perf_counter()
+    novelty.p_values(x)
+    return rows / (time.perf_counter() - start)
+
+
+# ---- coverage --------------------------------------------------------------------------------------------------------
+
+
+def covered(
+    name: str, X: pd.DataFrame, y: np.ndarray, changes: dict[str, Any], draws: int = DRAWS
+) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    some = rng.permutation(len(X))[:ROWS]
+    X, y = X.iloc[some].reset_index(drop=True), y[some]
+    cut = int(0.6 * len(X))
+    model = DeepBasisRegressor(**{**SHORT, **changes}).fit(X[:cut], y[:cut])
+    predicted, y = model.predict_dist(X[cut:], as_tensor=True), y[cut:]
+    depth, nobody = depths(predicted, y), torch.zeros(len(y), dtype=torch.int64)
+    named = next(iter(few_values(X)), None)
+    labels = [""] * len(y) if named is None else X[named][cut:].astype(str).tolist()
+    frequent = [one for one in dict.fromkeys(labels) if named is not None and labels.count(one) >= FEWEST]
+    group = torch.tensor([[*dict.fromkeys(labels)].index(one) for one in labels])
+    for level in (0.8, 0.9, 0.95):
+        inside: dict[str, list[float]] = {one: [] for one in ("", *frequent)}
+        widths = []
+        for k in range(draws):
+            calibrating, testing = torch.from_numpy(rng.permutation(len(y))).tensor_split(2)
+            together = Conformal(depth[calibrating], nobody[calibrating]).level(level)
+            inside[""].append(float((depth[testing] >= together).double().mean()))
+            grouped = Conformal(depth[calibrating], group[calibrating], tuple(dict.fromkeys(labels)))
+            for one in frequent:
+                mine = depth[testing][group[testing] == grouped.groups.index(one)]
+                inside[one].append(float((mine >= grouped.level(level, one)).double().mean()))
+            if k < 20:
+                lower, upper = central(predicted, together)
+                widths.append(float((upper - lower).mean()))
+        low, high = predicted.interval(level)
+        means = {one: float(np.mean(shares)) for one, shares in inside.items()}
+        yield {
+            "table": name,
+            "level": level,
+            "coverage": means[""],
+            "error": float(np.std(inside[""]) / np.sqrt(draws)),
+            "groups": len(frequent),
+            "smallest_of_groups": min((means[one] for one in frequent), default=None),
+            "calibrated_coverage": float(
+                ((low <= torch.from_numpy(y)) & (torch.from_numpy(y) <= high)).double().mean()
+            ),
+            "width_ratio": float(np.mean(widths)) / float((high - low).mean()),
+            "rows": len(y),
+        }
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def summary(found: pd.DataFrame) -> pd.DataFrame:
+    table = found.pivot_table(index="detector", columns="shift", values="auroc")
+    table["mean"] = table.mean(axis=1)
+    return table.sort_values("mean", ascending=False).round(3)
+
+
+def page() -> Iterator[str]:
+    yield from ("# Which rows are unlike those of the fit, and what guaranteed intervals hold", "")
+    yield from ("`python benchmarks/trust.py` makes this page; its docstring says what is compared.", "")
+    if (RESULTS / "novelty.csv").exists():
+        found = pd.read_csv(RESULTS / "novelty.csv")
+        for mine, title in ((True, "The tables that the score was chosen on"), (False, "The other tables")):
+            some = found[found["chosen_on"] == mine]
+            yield from (f"## AUROC. {title}: {', '.join(dict.fromkeys(some['table']))}", "", *lines(summary(some)), "")
+        by_table = found.pivot_table(index="table", columns="detector", values="auroc")
+        yield from ("## AUROC of every table, mean of the four shifts", "", *lines(by_table), "")
+        ks = found["ks"].dropna()
+        yield from ("## p-values of familiar rows", "")
+        yield f"Their distance from uniformity over the 5 % bound: median {ks.median():.2f}, largest {ks.max():.2f},"
+        yield from (f"above 1 in {(ks > 1).sum()} of {len(ks)} cases.", "")
+        yield from (f"{speed(200_000):,.0f} rows of ten columns a second, threads: {torch.get_num_threads()}.", "")
+    if (RESULTS / "coverage.csv").exists():
+        yield from ("## Guaranteed intervals", "", *lines(pd.read_csv(RESULTS / "coverage.csv").set_index("table")), "")
+    yield from (one_line(describe()), "")
+
+
+def lines(table: pd.DataFrame) -> Iterator[str]:
+    yield f"| {table.index.name} | {' | '.join(map(str, table.columns))} |"
+    yield "| --- " * (1 + table.shape[1]) + "|"
+    for name, row in zip(table.index, table.to_numpy(), strict=True):
+        cells = ["" if value != value else f"{value:.4f}".rstrip("0").rstrip(".") for value in row]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""`deepbasis info`: what a model's file says about itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from deepbasis.cli.common import console, load_model, print_json, score_table, text_table
+from deepbasis.cli.failures import one_line
+from deepbasis.cli.options import Debug, Json, Model
+
+if TYPE_CHECKING:
+    from deepbasis.fitting.fitted import Fitted
+
+_KINDS = {
+    "numeric": "number",
+    "boolean": "true or false",
+    "duration": "duration",
+    "datetime": "date",
+    "categorical": "category",
+}
+_TARGETS = {"identity": "number", "log": "number", "warp": "number"}
+
+
+def info(model: Model, as_json: Json = False, debug: Debug = False) -> None:
+    """Say what a model predicts, from which columns, how it was fitted and how well.
+
+    [bold]deepbasis info[/bold] model.safetensors
+
+    [bold]deepbasis info[/bold] model.safetensors --json | jq -r .target.name
+    """
+    known = _record(load_model(model), Path(model))
+    if as_json:
+        print_json(known)
+    else:
+        _print_info(known)
+
+
+def _record(fitted: Fitted, path: Path) -> dict[str, Any]:
+    encoder, one = fitted.preprocessor, fitted.architecture
+    return {
+        "model": str(path),
+        "bytes": path.stat().st_size,
+        "target": {
+            "name": fitted.target_name,
+            "kind": _TARGETS.get(fitted.target.name, fitted.target.name),
+            "transform": fitted.target.name,
+        },
+        "rows": fitted.rows,
+        "columns": [
+            {
+                "name": name,
+                "kind": encoding.kind,
+                "gaps": encoding.missing,
+                "categories": len(encoding.categories),
+                "encoded": encoding.width,
+                "left_out": encoding.is_left_out,
+            }
+            for name, encoding in zip(encoder.names, encoder.encodings, strict=True)
+        ],
+        "method": one.method,
+        "members": len(fitted.models),
+        "rank": one.rank,
+        "embedding": one.embedding,
+        "trend": one.trend,
+        "calibrated": fitted.calibration is not None,
+        "alpha": fitted.alpha,
+        "beta": fitted.beta,
+        "chosen": fitted.chosen + 1,
+        "plan": list(fitted.plan.lines()),
+        "validation": fitted.validation,
+        "versions": dict(fitted.versions),
+    }
+
+
+def _print_info(known: dict[str, Any]) -> None:
+    """Names come from a file that anyone may have made: no colour and no control character of theirs is obeyed."""
+    from rich.text import Text
+
+    target, columns = known["target"], known["columns"]
+    name = "a target without a name" if target["name"] is None else f"'{one_line(target['name'])}'"
+    transform = "" if target["transform"] in ("identity", target["kind"]) else f", trained by its {target['transform']}"
+    wide = "1 column" if len(columns) == 1 else f"{len(columns):,} columns"
+    typer.echo(f"{known['model']} predicts {name} ({target['kind']}{transform})")
+    typer.echo(f"fitted to {known['rows']:,} rows of {wide}; {known['bytes']:,} bytes")
+    typer.echo(", ".join(f"{program} {version}" for program, version in known["versions"].items()))
+    table = text_table("Columns", ["", "kind", "gaps", "encoded as"])
+    for column in columns:
+        categories = f", {column['categories']} values" * (column["kind"] == "categorical" and not column["left_out"])
+        table.add_row(
+            Text(one_line(column["name"])),
+            _KINDS[column["kind"]] + categories,
+            "yes" if column["gaps"] else "",
+            _outputs(column),
+        )
+    screen = console()
+    screen.print(table)
+    screen.print(score_table("Rows held out of the fit", known["validation"]))
+    typer.echo("The plan, of which candidate {chosen} was chosen:".format(**known))
+    for line in known["plan"]:
+        typer.echo(f"  {line}")
+
+
+def _outputs(column: dict[str, Any]) -> str:
+    if column["left_out"]:
+        return "nothing: it is left out"
+    return str(column["encoded"]) if column["encoded"] else "nothing: it has one value"

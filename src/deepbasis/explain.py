@@ -1,0 +1,282 @@
+"""Explanations of a model: which columns its predictions and their uncertainty depend on, and how.
+
+Rows are predicted again with one column changed. For its importance the values are shuffled between the rows; for its
+effect every row gets the same value (partial dependence). Where columns go together, both look at rows that the world
+does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from deepbasis import plots
+from deepbasis.errors import InputError, check_positive_int
+from deepbasis.fitting.distribution import PredictiveDistribution, generator
+from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
+from deepbasis.gp.classes import Classes
+from deepbasis.tables.columns import Column, joined
+from deepbasis.tables.encoders import Encoding
+from deepbasis.tables.predictions import input_names, open_inputs
+from deepbasis.tables.roles import read_target
+from deepbasis.tables.source import Source
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+ROWS, REPEATS = 1_000, 5
+"""Rows of a sample, and shuffles of each column, unless others are asked for."""
+OF_NUMBERS, OF_CLASSES = ("mean", "std", "CRPS"), ("probabilities", "entropy", "log loss")
+"""What an importance is about."""
+_EFFECT_ROWS, _POINTS, _CATEGORIES, _DRAWS, _ACROSS = 200, 21, 8, 50, 3
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of a table: columns of the kinds that the model knows, and targets where there are any."""
+
+    columns: tuple[Column, ...]
+    y: Floats | None
+    rows_of_table: int
+    step: int = 1
+    """Every so many-th row of the table."""
+
+    def __len__(self) -> int:
+        return len(self.columns[0].values)
+
+    def some(self, rows: int) -> Sample:
+        """At most so many of these rows, evenly spaced."""
+        step = _step(len(self), rows)
+        y = None if self.y is None else self.y[::step]
+        columns = tuple(one.rows(slice(None, None, step)) for one in self.columns)
+        return Sample(columns, y, self.rows_of_table, self.step * step)
+
+    @classmethod
+    def of(cls, fitted: Fitted, X: Any, y: ArrayLike | None = None, rows: int = ROWS) -> Sample:
+        """At most so many rows of a table in memory, evenly spaced."""
+        columns = fitted.preprocessor.read(X)
+        count = len(columns[0].values)
+        target = None if y is None else fitted.target.check(y)
+        if target is not None and len(target) != count:
+            raise InputError(f"X has {count} rows but y has {len(target)}: they must agree")
+        return cls(columns, target, count).some(rows)
+
+    @classmethod
+    def of_file(
+        cls, fitted: Fitted, data: Any, target: str | None = None, rows: int = ROWS, needs_target: bool = False
+    ) -> Sample:
+        """The same of a file; the targets are there if the column of the fit, or the one that is named, is."""
+        if needs_target or target is not None:
+            target = fitted.target_column(target)
+        elif fitted.target_name in Source.open(data).names:
+            target = fitted.target_name
+        beside = [] if fitted.preprocessor.input_columns or target is None else [target]
+        source = open_inputs(data, fitted.preprocessor, beside)
+        source.check_rows()
+        names, step, pieces = input_names(source, fitted.preprocessor, beside), _step(source.rows, rows), []
+        for block in source.all_blocks(names, ROWS_AT_A_TIME):
+            with block.located():
+                columns = fitted.preprocessor.checked(
+                    fitted.preprocessor.completed(map(block.column, names), len(block))
+                )
+            pieces.append([column.rows(slice(-block.first_row % step, None, step)) for column in columns])
+        labels = fitted.target.labels if fitted.target.classes else None
+        y = None if target is None else read_target(data, target, labels)[0][::step]
+        return cls(tuple(joined(parts) for parts in zip(*pieces, strict=True)), y, source.rows, step)
+
+    def predict(self, fitted: Fitted) -> PredictiveDistribution:
+        return _predict(fitted, self.columns)
+
+    def novelty(self, fitted: Fitted) -> Floats:
+        """The p-value of each row: how unlike the rows of the fit it is."""
+        return fitted.novelty.p_values(_encoded(fitted, self.columns)).numpy()
+
+
+def _step(rows: int, most: int) -> int:
+    return -(-rows // check_positive_int("rows", most))
+
+
+# ---- importance ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Importance:
+    """How much changes, in mean over the rows and in the target's units, if a column's values are shuffled.
+
+    The spreads are standard deviations over the shuffles. Of classes, probabilities stand for the mean, and the entropy
+    in nats for the standard deviation.
+    """
+
+    column: str
+    kind: str
+    mean: float
+    """The predicted mean moves by so much; of classes, so much probability moves to others."""
+    mean_spread: float
+    std: float
+    """The predicted standard deviation moves by so much."""
+    std_spread: float
+    score: float | None = None
+    """The CRPS, of classes the log loss, rises by so much; None without targets."""
+    score_spread: float | None = None
+
+
+def importance(
+    fitted: Fitted, sample: Sample, *, repeats: int = REPEATS, random_state: int | None = 0
+) -> list[Importance]:
+    """Of every column, the one that moves the mean most first."""
+    check_positive_int("repeats", repeats)
+    rng = np.random.default_rng(random_state)
+    plain = sample.predict(fitted)
+    mean, doubt, score = _state(plain, sample.y)
+    found = []
+    for k, (name, encoding) in enumerate(zip(fitted.preprocessor.names, fitted.preprocessor.encodings, strict=True)):
+        moves = np.zeros((repeats, 3))
+        for row in moves if encoding.width else ():  # a column without outputs moves nothing
+            shuffled = sample.columns[k].rows(rng.permutation(len(sample)))
+            others = _state(_predict(fitted, _with(sample.columns, k, shuffled)), sample.y)
+            row[:] = np.abs(others[0] - mean).sum(1).mean(), np.abs(others[1] - doubt).mean(), others[2] - score
+        of_mean, of_std, of_score = zip(moves.mean(0).tolist(), moves.std(0).tolist(), strict=True)
+        scored = (None, None) if sample.y is None else of_score
+        found.append(Importance(name, encoding.kind, *of_mean, *of_std, *scored))
+    return sorted(found, key=lambda one: -one.mean)
+
+
+def _state(found: PredictiveDistribution, y: Floats | None) -> tuple[Floats, Floats, float]:
+    """What may move: means [n, 1] or half of the probabilities [n, classes], the uncertainty [n], and the score."""
+    if isinstance(found.tensors, Classes):
+        p = found.tensors.probabilities
+        score = 0.0 if y is None else -float(found.log_prob(y).mean())
+        return 0.5 * p.numpy(), torch.special.entr(p).sum(1).numpy(), score
+    return found.mean[:, None], found.std, 0.0 if y is None else float(found.crps(y).mean())
+
+
+# ---- effects ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The mean over the rows of their predictions, if all of them had the same value of one column."""
+
+    column: str
+    kind: str
+    values: Floats
+    """Numbers, seconds, seconds since 1970, or the places of the labels."""
+    labels: tuple[str, ...]
+    """Of categories and truth values."""
+    mean: Floats
+    lower: Floats
+    """With `upper`, where 95 % of such curves of functions drawn from the model lie: without the noise."""
+    upper: Floats
+    std: Floats
+    """The mean of the predicted standard deviations, noise included."""
+
+
+def effect(fitted: Fitted, sample: Sample, column: str, *, random_state: int | None = 0) -> Effect:
+    """Of one column, on at most 200 of the rows."""
+    if fitted.target.classes:
+        raise InputError("effects are those on a number, and this model predicts classes: importance is for both")
+    names = fitted.preprocessor.names
+    if column not in names:
+        raise InputError(f"column must be one of {', '.join(names)}, got '{column}'")
+    k = names.index(column)
+    columns, encoding = sample.some(_EFFECT_ROWS).columns, fitted.preprocessor.encodings[k]
+    values, labels = _grid(sample.columns[k], encoding)
+    if not len(values):
+        raise InputError(f"column '{column}' has no values in these rows: it has no effect to show")
+    rows, points = len(columns[0].values), len(values)
+    repeated = [one.rows(np.tile(np.arange(rows), points)) for one in columns]
+    fixed = Column(repeated[k].label, encoding.kind, np.repeat(values, rows), labels)
+    if encoding.kind == "categorical":
+        fixed = Column(fixed.label, fixed.kind, fixed.values.astype(np.int64), labels)
+    x = _encoded(fitted, _with(repeated, k, fixed))
+    predicted = PredictiveDistribution(fitted.predict_encoded([x]))
+    curve = predicted.mean.reshape(points, rows).mean(1)
+    low, high = _band(fitted, x, points, random_state)
+    std = predicted.std.reshape(points, rows).mean(1)
+    return Effect(column, encoding.kind, values, labels, curve, curve + low, curve + high, std)
+
+
+def _grid(column: Column, encoding: Encoding) -> tuple[Floats, tuple[str, ...]]:
+    known = column.values[~column.missing]
+    if encoding.kind == "categorical":
+        codes, counts = np.unique(known, return_counts=True)
+        most = np.sort(codes[np.argsort(-counts, kind="stable")[:_CATEGORIES]])
+        return np.arange(len(most), dtype=np.float64), tuple(column.categories[int(code)] for code in most)
+    if encoding.kind == "boolean":
+        return np.array([0.0, 1.0]), ("false", "true")
+    distinct = np.unique(known)
+    if len(distinct) > _POINTS:  # not to the ends, where few rows are
+        distinct = np.unique(np.quantile(known, np.linspace(0.02, 0.98, _POINTS)))
+    return distinct.astype(np.float64), ()
+
+
+def _band(fitted: Fitted, x: torch.Tensor, points: int, random_state: int | None) -> tuple[Floats, Floats]:
+    """How far below and above their mean 95 % of the drawn curves lie."""
+    draws_from, curves = generator(random_state), []
+    farther = 1.0 if fitted.calibration is None else fitted.calibration.mean_scale**0.5
+    for model in fitted.models:
+        with torch.no_grad():
+            drawn = torch.lerp(model.mean_at(x), model.sample_functions(_DRAWS, generator=draws_from)(x), farther)
+            curves.append(fitted.target.inverse(drawn.double()).reshape(_DRAWS, points, -1).mean(2))
+    found = torch.cat(curves).numpy()
+    low, high = np.quantile(found, [0.025, 0.975], axis=0) - found.mean(0)
+    return low, high
+
+
+def _with(columns: Sequence[Column], k: int, other: Column) -> list[Column]:
+    return [other if position == k else one for position, one in enumerate(columns)]
+
+
+def _encoded(fitted: Fitted, columns: Sequence[Column]) -> torch.Tensor:
+    return torch.from_numpy(fitted.preprocessor.encoded(columns)).to(fitted.ensemble.stack.dtype)
+
+
+def _predict(fitted: Fitted, columns: Sequence[Column]) -> PredictiveDistribution:
+    return PredictiveDistribution(fitted.predict_encoded([_encoded(fitted, columns)]))
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def figure(
+    found: Sequence[Importance], effects: Sequence[Effect], most: int = 12, words: Sequence[str] = OF_NUMBERS
+) -> Figure:
+    """Importances above, effects below. `words` say what moves: `OF_NUMBERS` or `OF_CLASSES`."""
+    shown, high = found[:most], -(-len(effects) // _ACROSS)
+    heights = [0.9 + 0.28 * len(shown), *[2.6 * high] * (high > 0)]
+    drawn = plots.new_figure(9.3, sum(heights))
+    parts = drawn.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    draw_importance(parts[0], shown, words)
+    if effects:
+        draw_effects(parts[1], effects)
+    return drawn
+
+
+def draw_importance(on: Any, found: Sequence[Importance], words: Sequence[str] = OF_NUMBERS) -> None:
+    """Bars for the mean and for the uncertainty, on a figure or a part of one."""
+    names = [one.column for one in found]
+    left, right = on.subplots(1, 2, sharey=True)
+    plots.bars(left, names, [one.mean for one in found], [one.mean_spread for one in found])
+    plots.bars(right, names, [one.std for one in found], [one.std_spread for one in found], colour=plots.ORANGE)
+    left.set_xlabel(f"change of the {words[0]}")
+    right.set_xlabel(f"change of the {words[1]}")
+
+
+def draw_effects(on: Any, found: Sequence[Effect], across: int = _ACROSS) -> None:
+    """A panel for each column, some of them side by side."""
+    across = min(across, len(found))
+    panels = on.subplots(-(-len(found) // across), across, squeeze=False, sharey=True).ravel()
+    for ax, one in zip(panels, found, strict=False):
+        plots.effect(ax, one.values, one.mean, one.lower, one.upper, labels=one.labels, dates=one.kind == "datetime")
+        ax.set_xlabel(plots.plain(one.column))
+    for ax in panels[::across]:
+        ax.set_ylabel("mean prediction")
+    for ax in panels[len(found) :]:
+        ax.set_visible(False)

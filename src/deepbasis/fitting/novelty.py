@@ -1,0 +1,242 @@
+"""`Novelty`: how unlike the rows of a fit a row is, as a p-value; and `Watch`, which warns of a table of such rows.
+
+The score of a row is its distance to the nearest of some rows of the fit, in columns that are made normal, by their
+ranks, and decorrelated. Other rows of the fit, from which nothing was learned, say how large the score of a familiar
+row is: the p-value of a row is the share of them, itself included, whose score is as high (Vovk et al., 2005; Bates et
+al., 2023).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from deepbasis.engine.checks import LARGEST
+from deepbasis.errors import NoveltyWarning
+from deepbasis.tables.encoders import Encoding, decoded, unsquash
+from deepbasis.tables.preprocessing import Preprocessor
+
+REFERENCE, CALIBRATION = 2_000, 4_000
+"""Rows that distances are to, and rows that say how large these are; of fewer rows two thirds and one third."""
+
+_MOST_CELLS, _FEWEST_ROWS = 1_000_000, 100  # of the reference rows, in a wide table
+_QUANTILES = 33  # of each column
+_SHRINK = 0.03  # added to the variances of the decorrelated columns, whose mean is about 1
+_LEAST_SPREAD = 0.2  # of an encoded column: about that of a category that few rows have
+_FARTHEST = 100.0  # spreads that two rows may differ by in a column
+_MOST_COLUMNS = 512  # that are decorrelated
+_WIDEST = 40.0  # an encoded value is within
+_ROWS_AT_A_TIME = 1_024
+
+
+@dataclass(frozen=True)
+class Novelty:
+    center: Float[Tensor, " d"]
+    spread: Float[Tensor, " d"]
+    knots: Float[Tensor, "d q"]
+    marks: Float[Tensor, "d q"]
+    """Quantiles of each column and their normal scores, with lines between them and beyond."""
+    mapping: Float[Tensor, "k d"]
+    """To decorrelated columns; of a wide table none."""
+    reference: Float[Tensor, "m d"]
+    """Mapped."""
+    scores: Float[Tensor, " n"]
+    """Of the calibration rows, in ascending order."""
+    low: Float[Tensor, " d"]
+    high: Float[Tensor, " d"]
+    """The range of the encoded columns."""
+
+    @classmethod
+    def fit(cls, x: Float[Tensor, "n d"], held_out: Bool[Tensor, " n"] | None = None) -> Novelty:
+        """From encoded rows of the fit, at least two: some at random. Calibrated on rows that are `held_out`, if given.
+
+        Every row counts once, whatever its weight. Copies of a row may be on both sides, as they will be among new
+        rows.
+        """
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+        most = max(_FEWEST_ROWS, min(REFERENCE, _MOST_CELLS // x.shape[1]))
+        if held_out is None or bool(held_out.all()) or not bool(held_out.any()):
+            cut = min(most, max(1, 2 * len(x) // 3))
+            inside, outside = order[:cut], order[cut:]
+        else:
+            inside, outside = order[~held_out[order]], order[held_out[order]]
+        return cls._calibrated(x[inside[:most]].float(), x[outside[: 2 * most]].float())
+
+    @classmethod
+    def _calibrated(cls, known: Tensor, others: Tensor) -> Novelty:
+        spread, center = torch.std_mean(known.double(), 0, correction=0)
+        spread = spread.clamp_min(_LEAST_SPREAD)
+        knots, marks = _normal_scores(known, spread)
+        z, mapping = _interpolated(known, knots, marks), spread.new_empty(0, len(spread))
+        if known.shape[1] <= _MOST_COLUMNS:
+            values, vectors = torch.linalg.eigh(torch.atleast_2d(torch.cov(z.double().mT, correction=0)))
+            mapping = vectors * (values.clamp_min(0.0) + _SHRINK).rsqrt()
+        low, high = torch.cat([known, others]).aminmax(dim=0)
+        found = cls(
+            *(part.float() for part in (center, spread, knots, marks, mapping, known, known.new_empty(0), low, high))
+        )
+        found = replace(found, reference=found._mapped(known))
+        return replace(found, scores=found.score(others).sort().values)
+
+    def _mapped(self, x: Tensor) -> Tensor:
+        z = _interpolated(x.float(), self.knots, self.marks).clamp(-_FARTHEST, _FARTHEST)
+        return z @ self.mapping if len(self.mapping) else z
+
+    @torch.no_grad()
+    def score(self, x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
+        """Of encoded rows: the distance to the nearest of the reference rows."""
+        r = self.reference
+        size = r.square().sum(1)
+        found = []
+        for z in self._mapped(x).split(_ROWS_AT_A_TIME):
+            nearest = torch.addmm(size, z, r.mT, alpha=-2.0).amin(1)  # |z - r|^2 = |z|^2 + (|r|^2 - 2 z r)
+            found.append((nearest + z.square().sum(1)).clamp_min(0.0).sqrt())
+        return torch.cat(found)
+
+    def p_values(self, x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
+        """Of encoded rows: for those drawn as the rows of the fit, at most p with a probability of at most p."""
+        n = len(self.scores)
+        return (1 + n - torch.searchsorted(self.scores, self.score(x))).double() / (1 + n)
+
+    # ---- the file ----------------------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @classmethod
+    def from_tensors(cls, found: Mapping[str, Tensor], width: int) -> Novelty:
+        """What `tensors` gave, of a model of `width` encoded columns; anything else is a `ValueError`."""
+        if found.keys() != {one.name for one in fields(cls)}:
+            raise ValueError("its novelty has other parts")
+        rows, scores = found["reference"].shape[0], found["scores"].shape[0]
+        sizes = {"mapping": (width if width <= _MOST_COLUMNS else 0, width), "reference": (rows, width)}
+        sizes |= dict.fromkeys(("knots", "marks"), (width, _QUANTILES + 2))
+        for name, values in found.items():
+            if values.dtype != torch.float32 or values.shape != {**sizes, "scores": (scores,)}.get(name, (width,)):
+                raise ValueError(f"the {name} of its novelty has another shape or type")
+            largest = _WIDEST if name in ("low", "high") else LARGEST
+            if not bool((values.abs() <= largest).all()):
+                raise ValueError(f"the {name} of its novelty is not finite, or beyond {largest:g}")
+        if not 0 < rows <= REFERENCE or not 0 < scores <= CALIBRATION:
+            raise ValueError(f"its novelty has {rows} and {scores} rows")
+        if bool((found["spread"] < _LEAST_SPREAD / 2).any()) or bool((found["scores"].diff() < 0).any()):
+            raise ValueError("its novelty has a column without spread, or scores in no order")
+        if not all(bool((found[name].diff() > 0).all()) for name in ("knots", "marks")):
+            raise ValueError("the quantiles of its novelty do not increase")
+        return cls(**found)
+
+
+def _normal_scores(x: Float[Tensor, "n d"], spread: Float[Tensor, " d"]) -> tuple[Tensor, Tensor]:
+    """The distinct quantiles of each column, and the normal scores of their ranks; both go on beyond, by 1 a spread."""
+    levels, n = np.linspace(0.0, 1.0, _QUANTILES), len(x)
+    knots = np.empty((x.shape[1], _QUANTILES + 2))
+    marks = np.empty_like(knots)
+    for column, step, k, m in zip(x.mT.numpy(), spread.tolist(), knots, marks, strict=True):
+        ordered = np.sort(column)
+        values = np.unique(np.quantile(ordered, levels, method="nearest"))
+        ranks = 0.5 * (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, "right"))
+        more = np.arange(1, len(k) - len(values))
+        k[:] = [values[0] - step, *values, *(values[-1] + step * more)]
+        scores = torch.special.ndtri(torch.from_numpy(ranks / n)).numpy()
+        m[:] = [scores[0] - 1.0, *scores, *(scores[-1] + more)]
+    return torch.from_numpy(knots).float(), torch.from_numpy(marks).float()
+
+
+def _interpolated(x: Float[Tensor, "b d"], knots: Float[Tensor, "d q"], marks: Float[Tensor, "d q"]) -> Tensor:
+    columns = x.mT.contiguous()
+    right = torch.searchsorted(knots, columns).clamp(1, knots.shape[1] - 1)
+    (k, m), (k_next, m_next) = ((knots.gather(1, i), marks.gather(1, i)) for i in (right - 1, right))
+    return (m + (columns - k) / (k_next - k) * (m_next - m)).mT
+
+
+# ---- a table of strange rows -----------------------------------------------------------------------------------------
+
+_UNLIKE = 0.01  # the p-value of a row that counts as unlike those of the fit
+_MANY = 0.1  # the share of such rows that is worth a warning
+_WATCHED = 128  # rows of a chunk that are looked at
+_FEW = 20  # a chunk of fewer rows is not
+_REMEMBERED = 4_096  # rows
+_NAMED = 5  # columns, at most
+_OTHER_SCALE = 5.0  # spreads of the fit, between the quartiles
+
+
+@dataclass
+class Watch:
+    """Looks at some rows of every chunk of a table that is predicted, and warns once if many are unlike the fit's."""
+
+    novelty: Novelty
+    preprocessor: Preprocessor
+    looked: int = 0
+    unlike: int = 0
+    some: list[Tensor] = field(default_factory=list)
+
+    def over(self, chunks: Iterable[Tensor]) -> Iterator[Tensor]:
+        for x in chunks:
+            self.look(x)
+            yield x
+
+    def look(self, x: Float[Tensor, "b d"]) -> None:
+        if len(x) < _FEW:
+            return
+        rows = x[:: max(1, len(x) // _WATCHED)]
+        self.looked += len(rows)
+        least = 1.0 / (1 + len(self.novelty.scores))
+        self.unlike += int((self.novelty.p_values(rows) <= max(_UNLIKE, least)).sum())
+        if sum(map(len, self.some)) < _REMEMBERED:
+            self.some.append(rows)
+
+    def warn(self, stacklevel: int = 3) -> None:
+        # Few calibration rows: the share of familiar rows beyond all of them is 1 / n on average, and may be 3 / n.
+        if self.unlike <= self.looked * (_MANY + 3.0 / len(self.novelty.scores)):
+            return
+        named = changes(self.novelty, self.preprocessor, torch.cat(self.some))
+        where = "; ".join(named) if named else "no column alone, but their combinations"
+        warnings.warn(
+            f"about {self.unlike / self.looked:.0%} of the rows are unlike those that the model was fitted to, and its "
+            f"intervals may be too narrow there; what differs: {where}. predict_novelty (--novelty) says which rows",
+            NoveltyWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def changes(novelty: Novelty, preprocessor: Preprocessor, x: Float[Tensor, "b d"]) -> list[str]:
+    """The input columns that differ most between these encoded rows and those of the fit, and how."""
+    found: list[tuple[float, str]] = []
+    names = preprocessor.input_columns or [f"x{k}" for k in range(len(preprocessor.encodings))]
+    start = 0
+    for name, encoding in zip(names, preprocessor.encodings, strict=True):
+        columns = slice(start, start + encoding.width)
+        start = columns.stop
+        if not encoding.varies:
+            continue
+        compare = _new_levels if encoding.kind == "categorical" else _out_of_range
+        share, words = compare(encoding, novelty, x, columns)
+        if share > _MANY / 2:
+            found.append((share, f"'{name}' ({words})"))
+    return [words for _, words in sorted(found, key=lambda one: -one[0])[:_NAMED]]
+
+
+def _new_levels(encoding: Encoding, novelty: Novelty, x: Tensor, columns: slice) -> tuple[float, str]:
+    """A value that has no column of its own has not been seen, or seldom."""
+    own = slice(columns.start, columns.start + len(encoding.categories))
+    gaps = slice(columns.stop - encoding.missing, columns.stop)
+    share = 1.0 - float(x[:, own].sum(1).mean()) - float(x[:, gaps].sum(1).mean())
+    usual = 1.0 - float(novelty.center[own].sum()) - float(novelty.center[gaps].sum())
+    return share - usual, f"new values in {share:.0%} of the rows"
+
+
+def _out_of_range(encoding: Encoding, novelty: Novelty, x: Tensor, columns: slice) -> tuple[float, str]:
+    z, first = x[:, columns.start].float(), columns.start
+    low, high = novelty.low[first], novelty.high[first]
+    share = float(((z < low) | (z > high)).float().mean())
+    ends = " to ".join(decoded(encoding, float(end)) for end in (low, high))
+    words = f"{share:.0%} of the rows outside {ends}"
+    lower, upper = np.quantile(unsquash(z.numpy(), encoding.linear), [0.25, 0.75])
+    spread = (upper - lower) / float(novelty.spread[first])
+    return share, f"{words}, of another scale" if spread > _OTHER_SCALE else words

@@ -1,0 +1,192 @@
+"""How the target is transformed, and the rule of target="auto"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from deepbasis.errors import InputError
+from deepbasis.fitting.kinds import AUTO, CLASSES, CONFORMAL, COUNT, IDENTITY, LOG, WARP
+from deepbasis.fitting.recipe import RECIPES
+from deepbasis.fitting.spec import COUNTS, GAUSSIAN, Spec
+from deepbasis.gp.counts import Rate
+from deepbasis.gp.warps import Log
+from deepbasis.tables.scaler import TargetScaler
+from deepbasis.tables.targets import check_counts
+from deepbasis.tables.warps import count_steps, ordinal_steps, quantile_warp, transformer_warp
+
+Floats = NDArray[np.float64]
+
+FEWEST_ROWS = 200
+"""Of fewer rows "auto" learns no warp."""
+LEAST_GAIN = 0.02
+"""Of the CRPS of a simple model: below it "auto" leaves the target as it is."""
+LEAST_NOISE = 0.35
+"""Of the CRPS of a constant, which a simple model must leave."""
+
+_MOST_ROWS = 4_000  # of more rows every m-th is used
+_MOST_COLUMNS, _WAVES = 256, 192
+_NEIGHBOURS, _ROWS_AT_A_TIME = 8, 500
+_RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+_LEVELS = (np.arange(20) + 0.5) / 20
+
+
+def target_scaler(
+    spec: Spec,
+    y: Floats,
+    weight: Floats | None,
+    every_y: Floats,
+    inputs: Callable[[NDArray[np.int64]], Floats],
+    *,
+    censored: bool = False,
+    exposure: Floats | None = None,
+) -> tuple[TargetScaler, str]:
+    """From the rows to fit: the scaler that was asked for, and why, where "auto" has decided.
+
+    `every_y` is that of all rows, held-out ones too. `inputs` gives the encoded inputs of rows.
+    """
+    if spec.calibrate == CONFORMAL and (censored or spec.likelihood in COUNTS):
+        raise InputError("calibrate='conformal' needs targets that are numbers, known exactly: leave it out")
+    if spec.likelihood in COUNTS:
+        if censored:
+            raise InputError(f"likelihood {spec.likelihood!r} cannot be trained by bounds: leave lower and upper out")
+        return TargetScaler(0.0, 1.0, _rate(spec, y, weight, every_y, exposure)), "the log of the rate of a count"
+    if exposure is not None:
+        raise InputError(f"exposure is for a likelihood of counts, {' or '.join(COUNTS)}, not {spec.likelihood!r}")
+    name: Any = RECIPES[spec.recipe].target if isinstance(spec.target, str) and spec.target == AUTO else spec.target
+    why, ends = "", (float(every_y.min()), float(every_y.max()))
+    if isinstance(name, str) and name == AUTO:
+        some = np.arange(0, len(y), -(-len(y) // _MOST_ROWS))
+        name, why = IDENTITY, "it is censored: ask for a warp or the log" if censored else ""
+        if spec.likelihood == GAUSSIAN and not censored:
+            name, why = choose(inputs(some), y[some], None if weight is None else weight[some])
+    warp: Any = None
+    if not isinstance(name, str):
+        warp = transformer_warp(name, y, weight, ends)
+    elif name == LOG:
+        if ends[0] <= 0.0:
+            raise InputError(
+                f"the log of a target needs positive numbers, and the smallest is {ends[0]:g}; take target='warp', "
+                "or leave such rows out"
+            )
+        warp = Log(float(np.log(y.max())))
+    elif name == WARP:
+        warp = quantile_warp(y, weight, ends)
+    elif name == CLASSES:
+        raise InputError("target 'classes' is not for a regressor: take DeepBasisClassifier")
+    elif name != IDENTITY:
+        if censored:
+            raise InputError(f"target={name!r} has values, not bounds: leave lower and upper out, or take another")
+        warp = (count_steps if name == COUNT else ordinal_steps)(y, weight, every_y)
+    return TargetScaler.fit(y, weight, warp), why
+
+
+def _rate(spec: Spec, y: Floats, weight: Floats | None, every_y: Floats, exposure: Floats | None) -> Rate:
+    if not isinstance(spec.target, str) or spec.target not in (AUTO, IDENTITY):
+        raise InputError(f"target={spec.target!r} and likelihood {spec.likelihood!r} do not go together: leave one out")
+    check_counts(every_y)
+    weights = np.ones(len(y)) if weight is None else weight
+    total = float(weights @ (np.ones(len(y)) if exposure is None else exposure))
+    return Rate(max(float(weights @ y), 0.5) / total)
+
+
+def choose(x: Floats, y: Floats, weight: Floats | None) -> tuple[str, str]:
+    """target="auto": "warp" or "identity", and why.
+
+    Simple models predict rows that they have not seen, once the target itself and once the warped target; around either
+    prediction lie the residuals of all rows, made symmetric. The warp must lower the CRPS, in the target's units, by
+    2 % and by two standard errors. A ridge regression on the columns and some waves across them is asked first, and the
+    nearest neighbours only if it agrees. These must also leave at least 35 % of the CRPS of a constant: where models
+    leave less and less, their residuals do not show the shape of the noise, and a warp may do great harm.
+    """
+    w = np.ones(len(y)) if weight is None else weight
+    x, y, w = x[w > 0], y[w > 0], w[w > 0]
+    if len(y) < FEWEST_ROWS:
+        return IDENTITY, f"fewer than {FEWEST_ROWS} rows"
+    warp = quantile_warp(y, w)
+    if warp is None:
+        return IDENTITY, "it has fewer than three values"
+    plain, warped = TargetScaler.fit(y, w), TargetScaler.fit(y, w, warp)
+    features = _features(x)
+    gain, clear, _ = _gain(lambda z: _left_out(features, z, w), plain, warped, y, w)
+    words = "raise" if gain < 0 else "lower"
+    if not clear:
+        return IDENTITY, f"a warp would {words} the CRPS of a simple model by {100 * abs(gain):.1f} %"
+    near = _neighbours(x)
+    again, clear, left = _gain(lambda z: z - np.average(z[near], 1, w[near]), plain, warped, y, w)
+    if not clear or left < LEAST_NOISE:
+        return IDENTITY, (
+            f"a warp would lower the CRPS of a simple model by {100 * gain:.1f} %, and by {100 * again:.1f} % that of "
+            f"nearest neighbours, which leave {100 * left:.0f} % of a constant's"
+        )
+    return WARP, f"it lowers the CRPS of simple models by {100 * min(gain, again):.1f} %"
+
+
+def _gain(
+    left_of: Callable[[Floats], Floats], plain: TargetScaler, warped: TargetScaler, y: Floats, w: Floats
+) -> tuple[float, bool, float]:
+    """By which share a warp lowers a model's CRPS; whether that is clear; and what the model leaves of a constant's."""
+    z, u = plain.transform(y), warped.transform(y)
+    theirs, ours = _crps(plain, z, left_of(z), y, w), _crps(warped, u, left_of(u), y, w)
+    shares = w / w.sum()
+    total, gain = float(shares @ theirs), float(shares @ (theirs - ours))
+    error = float(np.sqrt(np.sum((shares * (theirs - ours - gain)) ** 2)))
+    constant = float(shares @ _crps(warped, u, u, y, w))
+    share = gain / total if total > 0.0 else 0.0  # copies of a row may predict it without an error
+    return share, share >= LEAST_GAIN and gain > 2.0 * error, total / constant
+
+
+def _features(x: Floats) -> Floats:
+    """A constant, the columns, and waves across all of them, of two lengths."""
+    rng = np.random.default_rng(0)
+    columns = x.shape[1]
+    frequencies = rng.normal(size=(columns, _WAVES)) / np.sqrt(max(columns, 1))
+    frequencies[:, ::2] *= 3.0
+    waves = np.cos(x @ frequencies + rng.uniform(0.0, 2.0 * np.pi, _WAVES))
+    return np.concatenate([np.ones((len(x), 1)), x[:, :_MOST_COLUMNS], waves], 1)
+
+
+def _crps(target: TargetScaler, z: Floats, left: Floats, y: Floats, weight: Floats) -> Floats:
+    """Of each row, from 20 quantiles: those of all residuals, made symmetric, around what was predicted."""
+    size = np.abs(left)
+    order = np.argsort(size)
+    mass = (np.cumsum(weight[order]) - 0.5 * weight[order]) / weight.sum()
+    steps = np.sign(_LEVELS - 0.5) * np.interp(np.abs(2.0 * _LEVELS - 1.0), mass, size[order])
+    quantiles = target.inverse(torch.from_numpy((z - left)[:, None] + steps)).numpy()
+    error = y[:, None] - quantiles
+    return np.asarray(2.0 * np.maximum(_LEVELS * error, (_LEVELS - 1.0) * error).mean(1))
+
+
+def _left_out(features: Floats, z: Floats, weight: Floats) -> Floats:
+    """What a ridge regression on all other rows leaves of each z, with the best of some penalties."""
+    root = np.sqrt(weight / weight.mean())
+    scaled = features * root[:, None]
+    eigenvalues, vectors = np.linalg.eigh(scaled.T @ scaled)
+    rotated = scaled @ vectors
+    onto = rotated.T @ (root * z)
+    best, smallest = z, np.inf
+    for ridge in _RIDGES:
+        inverse = 1.0 / (np.maximum(eigenvalues, 0.0) + ridge)
+        residual = root * z - rotated @ (inverse * onto)
+        leverage = np.minimum((np.square(rotated) @ inverse), 1.0 - 1e-6)
+        left = residual / (1.0 - leverage) / root
+        loss = float(weight @ np.square(left))
+        if loss < smallest:
+            best, smallest = left, loss
+    return best
+
+
+def _neighbours(x: Floats) -> NDArray[np.int64]:
+    """The numbers of the rows that are nearest to each."""
+    found = []
+    squares = np.square(x).sum(1)
+    for first in range(0, len(x), _ROWS_AT_A_TIME):
+        some = slice(first, first + _ROWS_AT_A_TIME)
+        distances = squares - 2.0 * (x[some] @ x.T)
+        distances[np.arange(len(distances)), np.arange(first, first + len(distances))] = np.inf
+        found.append(np.argpartition(distances, _NEIGHBOURS, 1)[:, :_NEIGHBOURS])
+    return np.concatenate(found)

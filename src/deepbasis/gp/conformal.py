@@ -1,0 +1,169 @@
+"""Conformal intervals: central intervals of a predictive distribution, at a level that other rows have set.
+
+The depth of a target y under a prediction with the distribution function F is min(F(y), 1 - F(y-)). The central
+interval from the quantile of t to that of 1 - t holds y where its depth is at least t. So an interval keeps its promise
+if t is the right quantile of depths, whatever the predictions are worth; poor ones only make it wide.
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from deepbasis.errors import InputError, check_number, check_positive_int
+from deepbasis.gp.discrete import Discrete
+from deepbasis.gp.predictive import Predictive, Targets, as_targets
+
+MOST_ROWS = 100_000
+"""That a promise is made from."""
+
+Ends = tuple[Float[Tensor, " n"], Float[Tensor, " n"]]
+
+
+def depths(predicted: Predictive, y: Targets) -> Float[Tensor, " n"]:
+    """Of each target: 1/2 is the median, 0 is beyond everything."""
+    target = as_targets(y, predicted.mean)
+    below = upto = predicted.cdf(target)
+    if isinstance(predicted, Discrete):  # an interval with y at its end holds it
+        below = upto - predicted.log_prob(target).exp()
+    return torch.minimum(upto, 1.0 - below).clamp(0.0, 0.5)
+
+
+def central(predicted: Predictive, depth: float) -> Ends:
+    """The interval that holds targets of at least this depth: from 1/2, a point, to 0, everything."""
+    if depth <= 0.0:
+        everything = torch.full_like(predicted.mean, math.inf)
+        return -everything, everything
+    # A hair wider: a target at the end is inside, whatever the rounding of its quantile.
+    return predicted.interval(1.0 - 2.0 * min(depth * (1.0 - 1e-9), 0.5 - 1e-9))
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """The depths of rows that no part of the fit has seen; of each group by itself, where there are groups.
+
+    Split conformal prediction (Vovk et al., 2005; Lei et al., 2018): if these n rows and a new one are exchangeable,
+    the new target is in its interval with a probability of at least `coverage`, over draws of all n + 1. Per group
+    (Mondrian) the same holds for the rows of each group.
+    """
+
+    depths: Float[Tensor, " n"]
+    group: Int[Tensor, " m"]
+    """The number of each row's group; 0 without groups."""
+    groups: tuple[str, ...] = ()
+    """Their names."""
+
+    @classmethod
+    def of(cls, predicted: Predictive, y: Targets, groups: Sequence[str] | None = None) -> "Conformal":
+        """Of predictions and targets of rows that had no part in making the predictions."""
+        names = {name: k for k, name in enumerate(dict.fromkeys(groups or [""]))}
+        depth = depths(predicted, y).double()
+        group = torch.tensor([names[name] for name in groups]) if groups else torch.zeros(len(depth), dtype=torch.int64)
+        return cls(depth, group, tuple(names) if groups else ())
+
+    def __post_init__(self) -> None:
+        count = max(1, len(self.groups))
+        if self.depths.dtype != torch.float64 or self.group.dtype != torch.int64 or self.depths.dim() != 1:
+            raise InputError("depths are a vector of float64, and the numbers of groups one of int64")
+        if not 0 < len(self.depths) <= MOST_ROWS or self.group.shape != self.depths.shape or count > len(self.group):
+            raise InputError(
+                f"there must be from 1 to {MOST_ROWS} depths, a group for each, and no more groups than rows"
+            )
+        if not bool(((self.depths >= 0.0) & (self.depths <= 0.5)).all()):
+            raise InputError("a depth lies between 0 and 1/2")
+        if not bool(((self.group >= 0) & (self.group < count)).all()) or len(set(self.groups)) < len(self.groups):
+            raise InputError("a row is of a group without a name, or two groups have one name")
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"depths": self.depths, "group": self.group}
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, Tensor] | None, groups: Any) -> "Conformal | None":
+        """From `tensors` and the names of its groups; both may be missing. Anything else is a `ValueError`."""
+        if tensors is None and groups is None:
+            return None
+        if tensors is None or not isinstance(groups, list) or not all(type(name) is str for name in groups):
+            raise ValueError("its promise has no rows, or groups without names")
+        return cls(groups=tuple(groups), **tensors)
+
+    def level(self, coverage: float, name: str | None = None) -> float:
+        """The depth t with P(depth of a new row < t) <= 1 - coverage: of n + 1 ranks it has any, with equal chance."""
+        asked = check_number("coverage", coverage, above=0.0)
+        own, where = self.depths, ""
+        if name is not None:
+            if name not in self.groups:
+                raise InputError(f"groups: none of the rows set apart in the fit is of the group '{name}'")
+            own, where = own[self.group == self.groups.index(name)], f" of the group '{name}'"
+        k = math.floor((len(own) + 1) * (1.0 - asked) + 1e-9)
+        if k < 1:
+            raise InputError(
+                f"coverage of {coverage:g} can be guaranteed from {math.ceil(1.0 / (1.0 - asked) - 1e-9) - 1} rows on: "
+                f"{len(own)}{where} were set apart in the fit; ask for less, or fit to more rows"
+            )
+        return float(own.kthvalue(k).values)
+
+    def interval(self, predicted: Predictive, coverage: float, groups: Sequence[str] | None = None) -> Ends:
+        """Of every row; of each by the rows of its own group, where groups are named."""
+        if groups is None:
+            return central(predicted, self.level(coverage))
+        if not self.groups:
+            raise InputError("groups: the model was fitted without groups, and promises nothing for each of them")
+        lower, upper = torch.empty_like(predicted.mean), torch.empty_like(predicted.mean)
+        for name in dict.fromkeys(groups):
+            mine = torch.tensor([one == name for one in groups])
+            lower[mine], upper[mine] = central(predicted[mine.numpy()], self.level(coverage, name))
+        return lower, upper
+
+
+@dataclass
+class AdaptiveIntervals:
+    """Intervals for rows in the order of time, whose coverage holds while the rows drift (Gibbs and Candes, 2021).
+
+    `interval` of the next rows, then `update` with their targets once they are known. After every row outside its
+    interval the next ones are wider, after every row inside a little narrower. So the share of T rows outside differs
+    from 1 - coverage by at most (1 + rate) / (rate T), whatever the rows are and one row at a time: by 0.02 for
+    the default and T = 5,000.
+    """
+
+    coverage: float = 0.9
+    rate: float = 0.01
+    window: int = 1_000
+    """Latest rows whose depths the level is a quantile of."""
+    asked: float = field(init=False)
+    """The share of rows outside that is aimed at now."""
+    latest: deque[float] = field(init=False)
+    ordered: list[float] = field(init=False, default_factory=list)
+    """The same depths, the smallest first."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < check_number("coverage", self.coverage) < 1.0:
+            raise InputError(f"coverage must lie strictly between 0 and 1, got {self.coverage!r}")
+        check_number("rate", self.rate, above=0.0)
+        self.asked = 1.0 - self.coverage
+        self.latest = deque(maxlen=check_positive_int("window", self.window))
+
+    def level(self) -> float:
+        """The depth of targets that the next interval just holds: 0 for everything, 1/2 for a point."""
+        if self.asked <= 0.0 or self.asked >= 1.0:
+            return 0.0 if self.asked <= 0.0 else 0.5
+        k = math.floor((len(self.ordered) + 1) * self.asked)
+        return self.ordered[k - 1] if k else min([0.5 * self.asked, *self.ordered[:1]])
+
+    def interval(self, predicted: Predictive) -> Ends:
+        return central(predicted, self.level())
+
+    def update(self, predicted: Predictive, y: Targets) -> None:
+        """With the targets of the rows whose intervals were given last."""
+        level = self.level()
+        for depth in depths(predicted, y).tolist():
+            self.asked += self.rate * ((1.0 - self.coverage) - (depth < level))
+            if len(self.latest) == self.window:
+                del self.ordered[bisect_left(self.ordered, self.latest[0])]
+            self.latest.append(depth)
+            insort(self.ordered, depth)

@@ -1,0 +1,56 @@
+"""Scores of whole distributions for scikit-learn: `GridSearchCV(..., scoring=deepbasis.scoring.crps)`.
+
+Each is a function of an estimator, a table and its targets. As scikit-learn wants it, more is better: a score is the
+negative of the NLL, the CRPS or the interval score, in mean over the rows. The estimator is a `DeepBasisRegressor`, a
+`Pipeline` that ends in one, or a search over either.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
+
+from deepbasis.errors import InputError
+from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.tables.targets import check_target, check_weight
+
+
+def nll(estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    """The mean log density of the targets: minus the NLL, in nats."""
+    return _mean(predict_dist(estimator, X).log_prob(check_target(y)), sample_weight)
+
+
+def crps(estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    """Minus the mean CRPS, in the target's units."""
+    return -_mean(predict_dist(estimator, X).crps(check_target(y)), sample_weight)
+
+
+def interval_score(
+    estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, *, coverage: float = 0.95
+) -> float:
+    """Minus the mean of width + 2 / (1 - coverage) * distance of the target from the interval, if it lies outside."""
+    lower, upper = predict_dist(estimator, X).interval(coverage)
+    target = check_target(y)
+    outside = np.maximum(lower - target, 0.0) + np.maximum(target - upper, 0.0)
+    return -_mean(upper - lower + 2.0 / (1.0 - coverage) * outside, sample_weight)
+
+
+def predict_dist(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
+    """The distribution of every row, also through a pipeline or a search, which have no `predict_dist` themselves."""
+    estimator = getattr(estimator, "best_estimator_", estimator)
+    if isinstance(estimator, Pipeline):
+        return predict_dist(estimator[-1], estimator[:-1].transform(X) if len(estimator) > 1 else X)
+    if not hasattr(estimator, "predict_dist"):
+        raise InputError(
+            f"{type(estimator).__name__} predicts no distribution: give a DeepBasisRegressor, or a pipeline with one"
+        )
+    found: PredictiveDistribution = estimator.predict_dist(X)
+    return found
+
+
+def _mean(values: NDArray[np.float64], weight: ArrayLike | None) -> float:
+    return float(np.average(values, weights=None if weight is None else check_weight(weight, len(values))))

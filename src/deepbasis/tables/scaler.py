@@ -1,0 +1,167 @@
+"""`TargetScaler`: from the target y to the numbers that are trained on, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deepbasis.errors import FileFormatError, InputError
+from deepbasis.gp.counts import RATE, Counts, Rate
+from deepbasis.gp.discrete import KINDS, Discrete, Steps
+from deepbasis.gp.intervals import FARTHEST
+from deepbasis.gp.predictive import Predictive
+from deepbasis.gp.warped import Warped
+from deepbasis.gp.warps import Log, Warp, warp_from_state
+from deepbasis.tables.encoders import masses, mean_and_std
+from deepbasis.tables.labels import CLASSES, Labels
+from deepbasis.tables.targets import LARGEST, check_counts, check_target
+
+Floats = NDArray[np.float64]
+
+_ROUNDING = 8 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class TargetScaler:
+    """From y to what is trained on and back: perhaps a warp u = g(y), then to mean 0 and standard deviation 1.
+
+    `mean` and `scale` are weighted, and those of u; without a warp u is y. A class is trained on as its number.
+    """
+
+    mean: float
+    scale: float
+    warp: Warp | Steps | Labels | Rate | None = None
+
+    @classmethod
+    def fit(cls, y: Floats, weight: Floats | None = None, warp: Warp | Steps | None = None) -> TargetScaler:
+        """From y in rows of positive weight. A y that does not vary, beyond rounding, gets scale 1."""
+        if weight is not None:
+            y, weight = y[weight > 0], weight[weight > 0]
+        distinct, mass = masses(y, weight)
+        if warp is not None:
+            distinct = warp.forward(torch.from_numpy(distinct)).numpy()
+        scaler = cls.of(*mean_and_std(distinct, mass), float(np.abs(distinct).max()))
+        return replace(scaler, warp=warp)
+
+    @classmethod
+    def of(cls, mean: float, std: float, largest: float) -> TargetScaler:
+        """From the moments of y and the largest |y|, without a warp."""
+        constant = std <= max(_ROUNDING * largest, 1 / LARGEST)
+        return cls(mean, 1.0 if constant else std)
+
+    @property
+    def name(self) -> str:
+        if isinstance(self.warp, Rate):
+            return RATE
+        if isinstance(self.warp, Steps | Labels):
+            return CLASSES if isinstance(self.warp, Labels) else self.warp.kind
+        return "identity" if self.warp is None else "log" if isinstance(self.warp, Log) else "warp"
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """Between the values of a discrete target, in the units that it is trained in."""
+        edges = self.warp.edges if isinstance(self.warp, Steps) else ()
+        return tuple((edge - self.mean) / self.scale for edge in edges)
+
+    @property
+    def labels(self) -> Labels:
+        if not isinstance(self.warp, Labels):
+            raise InputError("the target is a number: it has no classes")
+        return self.warp
+
+    @property
+    def classes(self) -> int:
+        """How many, or 0 if the target is a number."""
+        return len(self.warp.values) if isinstance(self.warp, Labels) else 0
+
+    def check(self, y: Any) -> Floats:
+        """What a user gives as targets, as numbers."""
+        if isinstance(self.warp, Labels):
+            return self.warp.codes(y)
+        numbers = check_target(y)
+        return check_counts(numbers) if isinstance(self.warp, Rate) else numbers
+
+    def transform(self, y: Floats) -> Floats:
+        if isinstance(self.warp, Log) and not (y > 0).all():
+            row = int(np.argmin(y > 0))
+            raise InputError(f"y is {y[row]:g} in row {row}: the log of a target needs positive numbers")
+        if isinstance(self.warp, Steps):
+            self.warp.check(y)
+        if self.warp is not None:
+            y = self.warp.forward(torch.from_numpy(y)).numpy()
+        return (y - self.mean) / self.scale
+
+    def bounded(self, y: Floats, bounds: Floats) -> Floats:
+        """y and its bounds, transformed, [n, 3]; what has no bound inside of the warp has one that is far away."""
+        z = self.transform(y)
+        limits = getattr(self.warp, "low", -np.inf), getattr(self.warp, "high", np.inf)
+        ends = [z]
+        for end, limit, sign in zip(bounds.T, limits, (-1.0, 1.0), strict=True):
+            inside = sign * end < sign * limit
+            there = np.where(inside, self.transform(np.where(inside, end, y)), z + sign * FARTHEST)
+            ends.append(np.where(end == y, z, there))  # to the last digit, which says that y is exact
+        return np.stack(ends, 1)
+
+    def counted(self, y: Floats, exposure: Floats | None) -> Floats:
+        """Counts as a likelihood takes them, [n, 3]; without an exposure each has the same."""
+        assert isinstance(self.warp, Rate)
+        counts = torch.from_numpy(y)
+        return self.warp.observed(
+            counts, torch.ones_like(counts) if exposure is None else torch.from_numpy(exposure)
+        ).numpy()
+
+    def bounds_of(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The bounds, from what `bounded` gave; exact ones are equal to y."""
+        known = z[:, 0]
+        ends = []
+        for end, sign in zip(z[:, 1:].unbind(1), (-1.0, 1.0), strict=True):
+            far = sign * (end - known) > 0.999 * FARTHEST
+            ends.append(torch.where(far, sign * torch.inf, self.inverse(torch.where(far, known, end))))
+        exact = z[:, 1] == z[:, 2]
+        return torch.where(exact, self.inverse(known), ends[0]), torch.where(exact, self.inverse(known), ends[1])
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """Back to y."""
+        u = z * self.scale + self.mean
+        return u if self.warp is None else self.warp.inverse(u)
+
+    def distribution(self, predicted: Predictive) -> Predictive:
+        """Of y, given that of z."""
+        if isinstance(self.warp, Labels):
+            return predicted
+        if isinstance(self.warp, Rate):
+            assert isinstance(predicted, Counts)
+            return predicted.exposed(math.log(self.warp.base))
+        of_u = predicted.affine(self.scale, self.mean)
+        if isinstance(self.warp, Steps):
+            return Discrete(of_u, self.warp)
+        return of_u if self.warp is None else Warped(of_u, self.warp)
+
+    def state(self) -> dict[str, Any]:
+        return {"mean": self.mean, "scale": self.scale, "warp": None if self.warp is None else self.warp.state()}
+
+    @classmethod
+    def from_state(cls, metadata: Mapping[str, Any]) -> TargetScaler:
+        numbers: list[Any] = [metadata.get(key) if isinstance(metadata, Mapping) else None for key in ("mean", "scale")]
+        if not all(type(one) is float and abs(one) <= LARGEST for one in numbers) or not numbers[1] >= 1 / LARGEST:
+            raise FileFormatError(
+                f"the target's mean and scale must be two numbers up to {LARGEST:g}, the scale at least "
+                f"{1 / LARGEST:g}; got {numbers}"
+            )
+        warp = metadata["warp"]
+        if warp is not None and warp["kind"] == CLASSES:
+            if numbers != [0.0, 1.0]:
+                raise FileFormatError("classes have no scale")
+            warp = Labels.from_state(warp)
+        elif warp is not None and warp["kind"] == RATE:
+            warp = Rate.from_state(warp)
+        elif warp is not None:
+            warp = Steps.from_state(warp) if warp["kind"] in KINDS else warp_from_state(warp)
+        return cls(numbers[0], numbers[1], warp)

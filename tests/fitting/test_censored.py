@@ -1,0 +1,148 @@
+"""`fit(X, y, lower=, upper=)`: a target of which some rows are only known to lie between bounds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from deepbasis import DeepBasisRegressor, InputError
+from deepbasis.fitting.files import evaluate_file
+from support.regressors import Floats, easy, small
+
+pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
+
+
+def times(rows: int = 300, seed: int = 0) -> tuple[Floats, Floats, Floats]:
+    """X, and a positive time or the moment, 40 % of all, at which nobody looked any longer; and the time itself."""
+    X, y = easy(rows, seed, noise=0.3)
+    end = 0.35 + np.random.default_rng(seed + 1).normal(size=rows)
+    return X, np.exp(np.minimum(y, end)), np.exp(y)
+
+
+def upper_of(seen: Floats, truth: Floats) -> Floats:
+    return np.where(seen < truth, np.inf, seen)
+
+
+@pytest.fixture(scope="module", params=["identity", "log", "warp"])
+def model(request: pytest.FixtureRequest) -> DeepBasisRegressor:
+    X, seen, truth = times()
+    return small(target=request.param, epochs=30).fit(X, seen, upper=upper_of(seen, truth))
+
+
+def test_it_predicts_survival(model):
+    X, seen, truth = times(200, 5)
+    dist = model.predict_dist(X)
+    grid = dist.survival([0.1, 1.0, 3.0])
+    assert grid.shape == (200, 3)
+    assert (np.diff(grid, axis=1) <= 0).all()
+    np.testing.assert_allclose(dist.survival(1.0), 1.0 - dist.cdf(np.ones(200)))
+    np.testing.assert_allclose(dist.cdf(dist.median), np.full(200, 0.5), atol=1e-6)
+    scores = model.evaluate(X, seen, upper=upper_of(seen, truth))
+    assert scores["concordance"] > 0.6
+    assert 0.0 < scores["integrated_brier_score"] < 0.25
+    assert np.isfinite(list(scores.values())).all()
+    with pytest.raises(InputError, match="t must be a number or a list of numbers"):
+        dist.survival([[1.0]])
+
+
+def test_the_plan_says_so(model):
+    assert model.fitted_.architecture.likelihood == "censored"
+    assert model.calibration_ is None
+    assert {"concordance", "integrated_brier_score", "nll_constant"} <= set(model.validation_)
+    assert model.plan_.target == model.target
+
+
+def test_it_comes_back_from_a_file(model, tmp_path):
+    X, _, _ = times(30, 5)
+    model.save(tmp_path / "m")
+    again = DeepBasisRegressor.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict_dist(X).survival(1.0), model.predict_dist(X).survival(1.0))
+
+
+def test_without_a_bound_it_is_the_likelihood_of_exact_rows():
+    """And left out on either side, or NaN: the same as infinity."""
+    X, y = easy(150)
+    exact, both = small(target="identity").fit(X, y, lower=y), small(target="identity").fit(X, y, upper=y, lower=y)
+    np.testing.assert_array_equal(exact.predict(X), both.predict(X))
+    upper = np.where(np.arange(150) % 3 == 0, np.nan, y)
+    missing = small(target="identity").fit(X, y, upper=upper)
+    infinite = small(target="identity").fit(X, y, lower=y, upper=np.nan_to_num(upper, nan=np.inf))
+    np.testing.assert_array_equal(missing.predict(X), infinite.predict(X))
+    assert not np.array_equal(missing.predict(X), exact.predict(X))
+
+
+def test_members_that_hold_out_other_rows_weights_and_validation_rows():
+    X, seen, truth = times(200)
+    upper = upper_of(seen, truth)
+    small(validation_fraction="auto", members=4).fit(X, seen, upper=upper, sample_weight=np.arange(200) % 3)
+    watched = small().fit(X[:150], seen[:150], upper=upper[:150], X_val=X[150:], y_val=truth[150:])
+    assert watched.validation_["concordance"] > 0.5
+
+
+@pytest.mark.slow
+def test_the_median_of_a_known_process_is_nearly_that_of_an_uncensored_fit():
+    """40 % of the rows are censored on the right. To take their ends for times would do far worse."""
+    X, seen, truth = times(2_000)
+    assert 0.35 < (seen < truth).mean() < 0.45
+    X_new, _, new = times(2_000, 9)
+    settings = {"target": "log", "epochs": 60, "rank": 32, "width": 32, "members": 2, "learning_rate": 3e-3}
+    fits = {
+        "uncensored": small(**settings).fit(X, truth),
+        "censored": small(**settings).fit(X, seen, upper=upper_of(seen, truth)),
+        "naive": small(**settings).fit(X, seen),
+    }
+    mae = {name: np.abs(np.log(fit.predict_dist(X_new).median / new)).mean() for name, fit in fits.items()}
+    assert mae["censored"] < 1.1 * mae["uncensored"]
+    assert mae["naive"] > 1.5 * mae["uncensored"]
+
+
+@pytest.mark.parametrize("spoil", ["crossed", "outside", "infinite"])
+def test_crossed_bounds_are_one_clear_error(spoil):
+    X, y = easy(50)
+    lower, upper = y - 1.0, y + 1.0
+    if spoil == "crossed":
+        lower[7], upper[7] = upper[7], lower[7]
+    elif spoil == "outside":
+        upper[7] = y[7] - 0.5
+    else:
+        lower[7] = np.inf
+    with pytest.raises(InputError, match=r"in row 7.*lower <= y <= upper"):
+        small().fit(X, y, lower=lower, upper=upper)
+
+
+def test_what_bounds_are_not_for():
+    X, y = easy(50)
+    for given, message in (
+        ({"lower": y[:7]}, "lower must be one number for each row"),
+        ({"upper": ["a"] * 50}, "upper must hold numbers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            small().fit(X, y, **given)
+    for changes, message in (
+        ({"method": "dnn"}, "objective 'mse' cannot be trained by bounds"),
+        ({"objective": "mml"}, "likelihood 'censored' is not Gaussian"),
+        ({"calibrate": True}, "likelihood 'censored' is not Gaussian"),
+        ({"target": "count"}, "target='count' has values, not bounds"),
+    ):
+        with pytest.raises(InputError, match=message):
+            small(**changes).fit(X, np.round(np.abs(y)), lower=np.zeros(50))
+
+
+def test_bounds_are_columns_of_a_file(tmp_path):
+    """An empty cell is no bound; a stream refuses them."""
+    X, seen, truth = times(200)
+    upper = upper_of(seen, truth)
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(seen=seen, most=np.where(np.isinf(upper), np.nan, upper))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    model = small(target="log").fit_dataset(tmp_path / "t.csv", "seen", upper="most")
+    again = small(target="log").fit(table[["a", "b", "c"]], seen, upper=upper)
+    np.testing.assert_allclose(model.predict(table[["a", "b", "c"]]), again.predict(table[["a", "b", "c"]]), rtol=1e-9)
+    rows, scores = evaluate_file(model.fitted_, tmp_path / "t.csv", "seen", upper="most")
+    assert rows == 200
+    assert scores == pytest.approx(again.evaluate(table[["a", "b", "c"]], seen, upper=upper), rel=1e-6)
+    with pytest.raises(InputError, match="bounds of the target are for a table in memory"):
+        small().fit_dataset(tmp_path / "t.csv", "seen", upper="most", stream=True)
+    with pytest.raises(InputError, match="upper names the column 'seen', which target names already"):
+        small().fit_dataset(tmp_path / "t.csv", "seen", upper="seen")
+    table.assign(most=table["seen"] - 1.0).to_csv(tmp_path / "crossed.csv", index=False)
+    with pytest.raises(InputError, match=r"crossed\.csv.*lower <= y <= upper"):
+        small().fit_dataset(tmp_path / "crossed.csv", "seen", upper="most")

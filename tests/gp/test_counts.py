@@ -1,0 +1,177 @@
+"""Poisson and negative binomial counts: against scipy and GPyTorch, and their distribution against itself."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+from torch import Tensor
+from torch.func import functional_call, stack_module_state, vmap
+
+from deepbasis.errors import InputError
+from deepbasis.gp.counts import Counts, NegativeBinomialLikelihood, PoissonLikelihood, log_expected, log_probability
+from deepbasis.gp.likelihoods import Likelihood
+
+CASES = [  # count, mean and variance of f
+    (0, 0.0, 1.0), (3, 0.5, 0.3), (0, -3.0, 0.5), (20, 1.0, 0.2), (500, 6.0, 0.05), (1, 3.0, 2.0), (7, -2.0, 1.0),
+    (40, 0.0, 1.0), (0, 2.0, 1.0), (2, 0.7, 1e-6),
+]  # fmt: skip
+DISPERSIONS = [0.0, 1e-6, 0.02, 0.3, 3.0]
+
+
+def exact(count: int, mean: float, var: float, a: float) -> float:
+    """By a sum over 40,001 evenly spaced f, with scipy's probabilities."""
+    f = mean + math.sqrt(var) * np.linspace(-16.0, 16.0, 40_001)
+    rate = np.exp(f)
+    law = stats.poisson(rate) if a == 0.0 else stats.nbinom(1.0 / a, 1.0 / (1.0 + a * rate))
+    inside = law.logpmf(count) + stats.norm(mean, math.sqrt(var)).logpdf(f)
+    return float(special.logsumexp(inside) + math.log(f[1] - f[0]))
+
+
+@pytest.mark.parametrize("a", DISPERSIONS)
+def test_the_quadrature_has_its_digits(a: float):
+    count, mean, var = torch.tensor(CASES, dtype=torch.float64).T
+    mean.requires_grad_()
+    found = log_expected(count, mean, var, torch.tensor(a, dtype=torch.float64))
+    expected = [exact(int(c), m, v, a) for c, m, v in CASES]
+    np.testing.assert_allclose(found.detach(), expected, rtol=1e-8, atol=1e-8)
+    (slope,) = torch.autograd.grad(found.sum(), mean)
+    step = 1e-4
+    difference = [
+        (exact(int(c), m + step, v, a) - exact(int(c), m - step, v, a)) / (2.0 * step) for c, m, v in CASES[:4]
+    ]
+    np.testing.assert_allclose(slope[:4], difference, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("a", DISPERSIONS)
+def test_the_probability_is_scipys(a: float, dtype: torch.dtype):
+    count, f = torch.tensor([0.0, 1.0, 5.0, 80.0], dtype=dtype), torch.tensor([-1.0, 0.2, 2.0, 4.0], dtype=dtype)
+    found = log_probability(count, f, torch.tensor(a, dtype=dtype))
+    rate = f.double().exp().numpy()
+    law = stats.poisson(rate) if a == 0.0 else stats.nbinom(1.0 / a, 1.0 / (1.0 + a * rate))
+    tolerance = 2e-4 if dtype == torch.float32 else 1e-8
+    np.testing.assert_allclose(found, law.logpmf(count.numpy()), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("likelihood", [PoissonLikelihood, NegativeBinomialLikelihood])
+def test_float32_tails_have_no_holes(likelihood: type):
+    """40 standard deviations of f away from the count, on either side."""
+    mean = torch.linspace(-40.0, 40.0, 161, requires_grad=True)
+    made = likelihood(0.3)
+    for count in (0.0, 1.0, 30.0):
+        for var in (1e-4, 1.0):
+            for density in (made.log_density, made.expected_log_density):
+                mean.grad = None
+                found = density(torch.full((161,), count), mean, torch.full((161,), var))
+                found.sum().backward()
+                assert mean.grad is not None
+                assert found.isfinite().all()
+                assert mean.grad.isfinite().all()
+
+
+def test_an_offset_is_a_larger_mean():
+    made = NegativeBinomialLikelihood(0.2).double()
+    assert isinstance(made, Likelihood)
+    count, mean, var = torch.tensor(CASES, dtype=torch.float64).T
+    offset = torch.linspace(-1.0, 1.0, len(count), dtype=torch.float64)
+    target = torch.stack([torch.full_like(count, math.nan), count, offset], 1)
+    for name in ("log_density", "expected_log_density"):
+        density = getattr(made, name)
+        torch.testing.assert_close(density(target, mean, var), density(count, mean + offset, var))
+
+
+def test_values_are_those_of_gpytorch_at_the_same_parameters():
+    """Its link is softplus: with an exponential one in its place, its quadrature gives what ours does."""
+    gpytorch = pytest.importorskip("gpytorch")
+
+    class Exponential(gpytorch.likelihoods.PoissonLikelihood):
+        def forward(self, function_samples: Tensor, *args: object, **kwargs: object) -> torch.distributions.Poisson:
+            return torch.distributions.Poisson(function_samples.exp())
+
+    count, mean = torch.tensor([0.0, 1.0, 4.0, 9.0]).double(), torch.tensor([-0.5, 0.0, 1.0, 2.0]).double()
+    var = torch.tensor([0.1, 0.2, 0.05, 0.1]).double()
+    peer, f = Exponential().double(), gpytorch.distributions.MultivariateNormal(mean, torch.diag(var))
+    ours = PoissonLikelihood().double()
+    with torch.no_grad():
+        expected, marginal = peer.expected_log_prob(count, f), peer.log_marginal(count, f)
+        torch.testing.assert_close(ours.expected_log_density(count, mean, var), expected, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(ours.log_density(count, mean, var), marginal, rtol=1e-6, atol=1e-6)
+
+
+def test_a_poissons_expected_log_density_has_a_closed_form():
+    count, mean, var = torch.tensor(CASES, dtype=torch.float64).T
+    expected = count * mean - (mean + 0.5 * var).exp() - torch.lgamma(count + 1.0)
+    found = PoissonLikelihood().double().expected_log_density(count, mean, var)
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+
+
+def test_stacked_members_are_members_alone():
+    count, mean, var = torch.tensor(CASES, dtype=torch.float64).T
+
+    class Call(torch.nn.Module):
+        def __init__(self, a: float) -> None:
+            super().__init__()
+            self.of = NegativeBinomialLikelihood(a).double()
+
+        def forward(self) -> Tensor:
+            return self.of.log_density(count, mean, var)
+
+    members = [Call(0.1), Call(0.5)]
+    parameters, _ = stack_module_state(members)
+    together = vmap(lambda state: functional_call(members[0], state, ()))(parameters)
+    for one, alone in zip(together, members, strict=True):
+        torch.testing.assert_close(one, alone(), rtol=1e-12, atol=0.0)
+
+
+def counts(a: float = 0.2, n: int = 7) -> Counts:
+    g = torch.Generator().manual_seed(0)
+    means = torch.linspace(-2.0, 3.0, n).double() + 0.2 * torch.randn(3, n, generator=g).double()
+    variances = 0.05 + 0.3 * torch.rand(3, n, generator=g).double()
+    return Counts(means, variances, torch.full((3, n), a).double())
+
+
+@pytest.mark.parametrize("a", [0.0, 0.2])
+def test_the_distribution_is_its_probabilities(a: float):
+    dist = counts(a)
+    pmf, values = dist.pmf, dist.values
+    torch.testing.assert_close(pmf.sum(1), torch.ones(7).double(), rtol=0.0, atol=1e-7)
+    torch.testing.assert_close(pmf @ values, dist.mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(pmf @ values.square() - (pmf @ values).square(), dist.variance, rtol=1e-3, atol=1e-4)
+    for value in (0, 1, 4, 20):
+        here = torch.full((7,), float(value)).double()
+        torch.testing.assert_close(dist.log_prob(here).exp(), pmf[:, value], rtol=1e-7, atol=1e-12)
+        torch.testing.assert_close(dist.cdf(here), pmf[:, : value + 1].sum(1), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(dist.cdf(here + 0.4), dist.cdf(here))
+    assert bool((dist.log_prob(torch.full((7,), 0.5).double()) == -math.inf).all())
+    y = torch.tensor([0.0, 1.0, 0.3, 5.0, 9.0, 30.0, 4000.0]).double()
+    grid = torch.arange(5_000).double()
+    below = torch.cat([pmf.cumsum(1), torch.ones(7, 5_000 - pmf.shape[1]).double()], 1)
+    share = (y[:, None] - grid).clamp(0.0, 1.0)
+    expected = (share * below.square() + (1.0 - share) * (1.0 - below).square()).sum(1)
+    torch.testing.assert_close(dist.crps(y), expected, rtol=1e-5, atol=1e-6)
+    for q, quantile in zip((0.05, 0.5, 0.95), dist.quantile([0.05, 0.5, 0.95]).T, strict=True):
+        assert bool((dist.cdf(quantile) >= q).all())
+        assert bool(((quantile == 0) | (dist.cdf(quantile - 1.0) < q)).all())
+        torch.testing.assert_close(dist.quantile(q), quantile)
+
+
+@pytest.mark.parametrize("a", [0.0, 0.2])
+def test_draws_have_its_moments(a: float):
+    dist = counts(a)
+    draws = dist.sample(20_000, torch.Generator().manual_seed(0))
+    error = (dist.variance / 20_000).sqrt()
+    assert ((draws.mean(0) - dist.mean).abs() < 5 * error).all()
+    torch.testing.assert_close(draws.var(0), dist.variance, rtol=0.2, atol=0.02)
+
+
+def test_rows_and_exposures():
+    dist = counts()
+    torch.testing.assert_close(dist[2:4].mean, dist.mean[2:4])
+    torch.testing.assert_close(dist[1].mean, dist.mean[1:2])
+    torch.testing.assert_close(dist.exposed(math.log(3.0)).mean, 3.0 * dist.mean)
+    torch.testing.assert_close(dist[:3].followed_by([dist[3:]]).variance, dist.variance)
+    with pytest.raises(InputError, match="rows of one kind"):
+        dist.followed_by([Counts(*(part[:1] for part in (dist.means, dist.variances, dist.dispersions)))])
+    large = Counts(torch.tensor([[6.0]]).double(), torch.tensor([[0.1]]).double(), torch.zeros(1, 1).double())
+    assert float(large.cdf(large.quantile(0.5))) == pytest.approx(0.5, abs=1e-2)
