@@ -266,7 +266,7 @@ def test_workers_share_the_batches_of_a_sample(batch_size):
     """Of three workers each has its part of what one would have, and knows the weight of the whole."""
     data = numbered(50, weighted=True)
     whole = epoch_of(Resident(data, [5, 6], batch_size, bootstrap=True), 3)
-    teams = [Team(rank, 3, group=object()) for rank in range(3)]
+    teams = [Team(rank, 3, group=object) for rank in range(3)]
     parts = [epoch_of(Resident(data, [5, 6], batch_size, team, bootstrap=True), 3) for team in teams]
     for batch, *shares in zip(whole, *parts, strict=True):
         rows, weight = (torch.cat([getattr(share, part) for share in shares], 1) for part in ("y", "weight"))

@@ -177,6 +177,32 @@ for each in team.gather_objects([*found, os.environ["GLOO_SOCKET_IFNAME"]]):
 distributed.stop()
 """
 
+THREADS = """
+import os
+from pathlib import Path
+import torch
+from deepbasis.engine import distributed
+
+def of_gloo():
+    return sum("gloo" in (task / "comm").read_text() for task in Path("/proc/self/task").iterdir())
+
+team = distributed.start("cpu")
+asked = team.now_and_then(lambda: False)
+team.sum_(torch.ones(3)), asked(), team.broadcast_object("word")
+before = of_gloo()
+distributed.stop()
+assert (before > 0, of_gloo()) == (True, 0), (before, of_gloo())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
+def test_a_team_that_was_left_has_no_threads(tmp_path):
+    """Though `team` and what it made live on: such a thread would abort the process at its end, now and then."""
+    script = tmp_path / "threads.py"
+    script.write_text(THREADS)
+    run = torchrun("--standalone", str(script))
+    assert run.returncode == 0, run.stderr
+
 
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="looks into /proc")
 def test_workers_of_one_machine_listen_on_its_loopback_alone(tmp_path):

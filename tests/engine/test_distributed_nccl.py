@@ -4,6 +4,7 @@ The mean, the sum and the maximum over one worker change nothing, so a run with 
 GPU for each worker, and this needs one.
 """
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ RUNS = [("dbk-silu", "dppgp", 1), ("dbk-rbf", "dppgp", 3), ("dbk-rbf", "mml", 3)
 def team(tmp_path: Path) -> Iterator[Team]:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield Team(0, 1, dist.new_group(backend="gloo"))
+    yield Team(0, 1, weakref.ref(dist.new_group(backend="gloo")))
     dist.destroy_process_group()
 
 

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,12 +33,20 @@ class Team:
 
     rank: int = 0
     size: int = 1
-    group: Any = None
-    """A gloo group for CPU tensors; None for a single worker, whose collectives do nothing."""
+    group: Callable[[], Any] | None = None
+    """Gives a gloo group for CPU tensors; None for a single worker, whose collectives do nothing.
+
+    It is a weak reference, so that the group ends in `stop()` however long teams live. If Python ends while a thread of
+    the group waits for Python's lock, to give a tensor back, the process aborts.
+    """
 
     @property
     def alone(self) -> bool:
         return self.group is None
+
+    @property
+    def _gloo(self) -> Any:
+        return self.group and self.group()
 
     @property
     def first(self) -> bool:
@@ -70,7 +79,7 @@ class Team:
         if self.alone:
             return lambda: value
         tensor = torch.tensor([value], dtype=torch.float64)
-        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+        work = dist.all_reduce(tensor, group=self._gloo, async_op=True)
 
         def end() -> float:
             work.wait()
@@ -82,11 +91,11 @@ class Team:
 
     def agree(self, flag: bool) -> bool:
         """Whether the flag is set at any worker."""
-        return flag if self.alone else _largest_of([float(flag)], self.group)[0] > 0.0
+        return flag if self.alone else _largest_of([float(flag)], self._gloo)[0] > 0.0
 
     def now_and_then(self, flag: Callable[[], bool]) -> Callable[[], bool]:
         """`flag` as a function that all workers may call between steps, with the same answer for all."""
-        return flag if self.alone else _NowAndThen(flag, self.group)
+        return flag if self.alone else _NowAndThen(flag, self)
 
     def barrier(self) -> None:
         self.agree(False)
@@ -105,9 +114,9 @@ class Team:
         mine = teller == self.rank
         data = torch.frombuffer(bytearray(wire.packed(value) if mine else b" "), dtype=torch.uint8)
         size = torch.tensor([len(data)])
-        dist.broadcast(size, group=self.group, group_src=teller)
+        dist.broadcast(size, group=self._gloo, group_src=teller)
         data = data if mine else torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(data, group=self.group, group_src=teller)
+        dist.broadcast(data, group=self._gloo, group_src=teller)
         return value if mine else wire.unpacked(data.numpy().tobytes())
 
     def from_first(self, work: Callable[[], T]) -> T:
@@ -148,12 +157,13 @@ def start(device: str = "auto") -> Team:
         store, rank, size = _meeting()
         dist.init_process_group(backend, store=_fresh(store, rank, size), rank=rank, world_size=size)
     if dist.get_world_size() > 1:
-        _team = Team(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=_PATIENCE))
+        group = weakref.ref(dist.new_group(backend="gloo", timeout=_PATIENCE))  # torch keeps the group alive
+        _team = Team(dist.get_rank(), dist.get_world_size(), group)
     return _team
 
 
 def stop() -> None:
-    """Leave the team."""
+    """Leave the team: no thread of it is left."""
     global _team
     _team = ALONE
     if dist.is_available() and dist.is_initialized():
@@ -248,8 +258,8 @@ class _NowAndThen:
     The time since the last question is agreed on as well, so that all workers skip the same calls.
     """
 
-    def __init__(self, flag: Callable[[], bool], group: Any) -> None:
-        self._flag, self._group = flag, group
+    def __init__(self, flag: Callable[[], bool], team: Team) -> None:
+        self._flag, self._team = flag, team
         self._asked = time.monotonic()
         self._every, self._calls = 1, 0
         self._set = False
@@ -259,7 +269,7 @@ class _NowAndThen:
         if self._set or self._calls < self._every:
             return self._set
         now = time.monotonic()
-        answer, seconds = _largest_of([float(self._flag()), now - self._asked], self._group)
+        answer, seconds = _largest_of([float(self._flag()), now - self._asked], self._team._gloo)
         self._asked, self._calls, self._set = now, 0, answer > 0.0
         wanted = int(self._every * _SECONDS_BETWEEN_AGREEMENTS / max(seconds, 1e-6))
         self._every = max(1, min(wanted, 2 * self._every))
