@@ -97,7 +97,7 @@ def test_with_points_enough_a_kernel_is_nearly_the_exact_gp() -> None:
     for jitter in (1e-4, DEFAULT.shallow_jitter):
         model = small(**settings, recipe=recipe(f"jitter {jitter}", shallow_jitter=jitter)).fit(X, y)
         distances.append(distance_to_the_exact_gp(model, inside.X, inside.y, X_new))
-    assert distances[1] < 1e-4
+    assert distances[1] < 3e-4
     assert distances[1] < 0.1 * distances[0]
 
 
@@ -106,7 +106,7 @@ def test_float32_has_digits_enough_for_the_small_jitter(method: str) -> None:
     """Tables of more than 256 rows are float32: means a thousandth of the target's spread apart at most."""
     X, y = easy(252)
     X_new, _ = easy(100, 2)
-    changes = {"method": method, "objective": "mml", "members": 1, "rank": 64, "epochs": 40}
+    changes = {"method": method, "objective": "mml", "members": 1, "rank": 64, "epochs": 40, "optimiser": "adamw"}
     single, double = (small(**changes, dtype=dtype).fit(X, y) for dtype in ("float32", "float64"))
     for ours, exactly in zip(single.predict(X_new, True), double.predict(X_new, True), strict=True):
         np.testing.assert_allclose(ours, exactly, rtol=0.0, atol=2e-3 * y.std())
@@ -242,7 +242,7 @@ def test_of_two_kernels_the_likelier_is_taken(
     table: Callable[[int, int], tuple[Floats, Floats]], expected: str
 ) -> None:
     X, y = table(60, 0)
-    settings = {"recipe": recipe("thirty exact steps", exact_steps=30), "learning_rate": 1e-9, "epochs": 1}
+    settings = {"recipe": recipe("thirty evaluations", search_steps=30), "learning_rate": 1e-9, "epochs": 1}
     model = small(**settings).fit(X, y, X_val=X[:10], y_val=y[:10])
     alone = {
         changes["method"]: small(**{**settings, **changes}).fit(X, y, X_val=X[:10], y_val=y[:10]) for changes in KERNELS

@@ -54,7 +54,7 @@ def test_a_kernel_that_fails_halfway_is_passed_over(first: bool) -> None:
     """It has a model, that of its last good step, but no likelihood to be chosen by."""
     failing = kernel(f"sv-failing-halfway-{first}", after(20, nan))
     methods = (failing, "sv-rbf") if first else ("sv-rbf", failing)
-    model = small(recipe=only(*methods, exact_steps=30), learning_rate=1e-9).fit(*easy())
+    model = small(recipe=only(*methods, search_steps=30), learning_rate=1e-9).fit(*easy())
     assert model.method_ == "sv-rbf"
 
 
@@ -107,7 +107,7 @@ class Outvoted(Team):
 
 
 def test_a_worker_takes_what_the_first_has_chosen() -> None:
-    model = small(recipe=recipe("five exact steps, once", exact_steps=5, shallow_noise_rate=1e-3), learning_rate=1e-9)
+    model = small(recipe=recipe("five evaluations", search_steps=5), learning_rate=1e-9)
     alone = fit(model, *easy(), Execution())
     assert alone.chosen > 0
     other = 2 - alone.chosen  # the place of the other kernel among the two

@@ -11,7 +11,7 @@ from deepbasis.fitting.plan import Candidate
 from deepbasis.fitting.start import Line, builder, starting_members, straight_line
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from support.choosing import easy, small
-from support.recipes import recipe
+from support.recipes import DEFAULT, recipe
 from support.runs import prepared
 
 
@@ -84,11 +84,9 @@ NOTHING = 1e-12
 STILL = recipe(
     "still",
     exact_steps=1,
-    learning_rate=NOTHING,
+    small=replace(DEFAULT.small, learning_rate=NOTHING),
     noise_learning_rate=NOTHING,
-    shallow_learning_rate=NOTHING,
-    shallow_kernel_rate=NOTHING,
-    shallow_noise_rate=NOTHING,
+    search_steps=1,  # an evaluation of the start
 )
 
 

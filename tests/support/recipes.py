@@ -15,11 +15,11 @@ def recipe(name: str, **changes: Any) -> str:
     return name
 
 
-FEW_STEPS = recipe("few-exact-steps", exact_steps=10)
+FEW_STEPS = recipe("few-exact-steps", exact_steps=10, search_steps=10)
 """method="auto" trains a shallow kernel for as long as the recipe says, whatever the epochs: here for ten steps."""
 
 
 def only(*methods: str, **changes: Any) -> str:
     """With these kernels to try beside the network."""
     words = [f"only {', '.join(methods)}", *(f"{name}={value}" for name, value in changes.items())]
-    return recipe(", ".join(words), **{"shallow_methods": methods, "exact_steps": 10, **changes})
+    return recipe(", ".join(words), **{"shallow_methods": methods, "search_steps": 10, **changes})

@@ -129,7 +129,7 @@ class Schedule:
     """
 
     def __init__(self, optimisers: Sequence[Optimiser], kind: str, warmup: int, total: int) -> None:
-        self.active = kind != "constant" or warmup > 0
+        self.active = bool(optimisers) and (kind != "constant" or warmup > 0)
         if not self.active:
             return
         self._optimisers = optimisers

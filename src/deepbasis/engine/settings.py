@@ -11,7 +11,7 @@ from deepbasis.registry import OBJECTIVES
 EXACT = "mml"
 """The name of exact training by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
 
-OPTIMISERS = ("adamw", "muon")
+OPTIMISERS = ("adamw", "muon", "lbfgs")
 PRECISIONS = ("float64", "float32", "tf32", "bf16")
 
 
@@ -28,7 +28,8 @@ class Settings:
     bootstrap: bool = False
     """Whether each member trains on its own bootstrap sample of the rows, drawn once from its seed."""
     optimiser: str = "adamw"
-    """Or "muon", for the matrices inside the network's blocks; everything else is stepped by AdamW."""
+    """Or "muon", for the matrices inside the network's blocks; everything else is stepped by AdamW. Or "lbfgs", for
+    exact training: it needs no learning rates, and an epoch is one evaluation."""
     learning_rate: float = 1e-3
     muon_rate: float = 0.02
     """The learning rate of Muon's matrices: about how far a step moves each of their singular values."""
@@ -79,6 +80,11 @@ class Settings:
                 raise InputError(f"average must be below 1, or the parameters are never taken in, got {self.average!r}")
             if self.exact:
                 raise InputError("average is not for exact training (mml): its q(w) belongs to the current parameters")
+        if self.optimiser == "lbfgs" and not self.exact:
+            raise InputError(
+                "optimiser 'lbfgs' is for exact training (objective 'mml'), whose loss has no noise: take 'adamw' or "
+                "'muon', or that objective"
+            )
         if not isinstance(self.bootstrap, bool):
             raise InputError(f"bootstrap must be True or False, got {self.bootstrap!r}")
         if self.bootstrap and self.exact:

@@ -11,6 +11,7 @@ from torch import Tensor
 from deepbasis.engine import distributed
 from deepbasis.engine.batches import Batch, Rows, filled
 from deepbasis.engine.distributed import Team
+from deepbasis.engine.lbfgs import LBFGS
 from deepbasis.engine.members import Member, Stack
 from deepbasis.engine.muon import Muon
 from deepbasis.engine.optimiser import AdamW, Average, Optimiser, Schedule, clip_per_member
@@ -35,8 +36,11 @@ class Descent:
         hidden = {k: p for k, p in self.leaves.items() if groups[k] == "hidden" and settings.optimiser == "muon"}
         others = {k: p for k, p in self.leaves.items() if k not in hidden}
         rates = settings.rates
-        adamw = AdamW(others, groups, learning_rate=settings.learning_rate, rates=rates, weight_decay=decay)
-        self.optimisers: list[Optimiser] = [adamw]
+        self.search = LBFGS(self.leaves, stack.with_axis) if settings.optimiser == "lbfgs" else None
+        self.optimisers: list[Optimiser] = []
+        if self.search is None:
+            adamw = AdamW(others, groups, learning_rate=settings.learning_rate, rates=rates, weight_decay=decay)
+            self.optimisers.append(adamw)
         if hidden:
             self.optimisers.append(Muon(hidden, learning_rate=settings.muon_rate, weight_decay=decay))
         self.average = None if settings.average is None else Average(self.leaves, settings.average)
@@ -69,6 +73,8 @@ class Descent:
     def memory(self) -> dict[str, dict[str, Tensor]]:
         """What the next step depends on, beside the parameters and the number of steps."""
         memory = {} if self.average is None else {"average": self.average.mean}
+        if self.search is not None:
+            memory["search"] = self.search.memory()
         for optimiser in self.optimisers:
             memory |= optimiser.memory()
         return memory
@@ -117,9 +123,24 @@ class ExactSteps:
         self.solution: exact.Solution | None = None
 
     def step(self) -> None:
-        """Lines 2 to 5."""
-        solution, n = self.solution, self._n
-        assert solution is not None
+        """Lines 2 to 5; or, with L-BFGS, one evaluation: then a member is where it was, or at a better place."""
+        search = self.descent.search
+        if search is None:
+            assert self.solution is not None
+            self.loss_sum.add_(self._gradient(self.solution))
+            self.descent.step()
+            self.solve()
+            return
+        search.propose()
+        solution = self._solution()
+        losses = self._gradient(solution)
+        self._team.mean_gradients(self.descent.leaves.values())
+        self._keep(solution, search.judge(losses))
+        self.loss_sum.add_(search.value)
+
+    def _gradient(self, solution: exact.Solution) -> Tensor:
+        """Minus the likelihood by row, of each member; its gradient is that of the leaves then."""
+        n = self._n
         self.descent.zero_grad()
         squared = torch.zeros_like(self.loss_sum)
         for x, y, weight in self._chunks():
@@ -129,13 +150,14 @@ class ExactSteps:
         self._team.sum_(squared)
         losses = self.stack.map(exact.model_shared_loss, (solution, n))
         (losses / n).sum().backward()
-        self.loss_sum.sub_(self.stack.map(exact.model_likelihood, (solution, squared, n)) / n)
-        self.descent.step()
-        self.solve()
+        return -self.stack.map(exact.model_likelihood, (solution, squared, n)) / n
 
-    @torch.no_grad()
     def solve(self) -> None:
         """Eq. 10 at the current parameters, for the next gradient; and as q(w), which the validation predicts with."""
+        self._keep(self._solution())
+
+    @torch.no_grad()
+    def _solution(self) -> exact.Solution:
         total: Any = None
         for x, y, weight in self._chunks():
             chunk = self.stack.map(_statistics, (weight,), (x, y))
@@ -143,12 +165,17 @@ class ExactSteps:
         if not self._team.alone:
             total = exact.Statistics(*(part.contiguous() for part in total))  # vmap repeats what all members share
             self._team.sum_(*total)
-        solution = self.stack.map(exact.model_solution, (total,))
+        return self.stack.map(exact.model_solution, (total,))
+
+    @torch.no_grad()
+    def _keep(self, solution: exact.Solution, of: Tensor | None = None) -> None:
+        """Of all members, or of those that are marked."""
         if self.solution is None:
             self.solution = exact.Solution(*(part.clone() for part in solution))
         for place, part in zip(self.solution, solution, strict=True):
-            place.copy_(part)  # in place: a CUDA graph reads and writes fixed addresses
-        for name, value in self.stack.map(exact.model_posterior, (solution,)).items():
+            mine = part if of is None else torch.where(of.view(-1, *[1] * (part.dim() - 1)), part, place)
+            place.copy_(mine)  # in place: a CUDA graph reads and writes fixed addresses
+        for name, value in self.stack.map(exact.model_posterior, (self.solution,)).items():
             self.stack.with_axis(self.stack.leaves[f"posterior.{name}"].detach()).copy_(value)
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:

@@ -19,6 +19,8 @@ from deepbasis.engine.streams import Batches, Stream, Streamed
 
 log = logging.getLogger("deepbasis")
 
+_EVALUATIONS, _HARDLY = 10, 1e-4  # for L-BFGS: 1e-4 nats by row
+
 
 class Wave:
     """Trains `members` together. `train_epoch` does device work only; `end_epoch` reads the results, once per epoch.
@@ -115,6 +117,8 @@ class Wave:
                 self._end(k, FAILED, _failure(state.epoch, loss, score, int(info)))
             elif status == STOPPED:
                 self._end(k, STOPPED, f"no better validation score for {self.settings.patience} epochs")
+            elif self.settings.optimiser == "lbfgs" and _has_settled(state.tensors["history"][k, :, 0]):
+                self._end(k, STOPPED, "the likelihood no longer grows")
 
     def _end(self, k: int, status: str, reason: str) -> None:
         self.state.status[k], self.state.reason[k] = status, reason
@@ -220,6 +224,11 @@ class Wave:
         best = {f"best/{name}": value for name, value in self.validation.best.items()}
         state = self.state.with_tensors(to_cpu({**self.state.tensors, **best}))
         return [state.select([k]) for k in range(self.stack.size)]
+
+
+def _has_settled(losses: Tensor) -> bool:
+    """Whether the loss by row has hardly fallen in the last evaluations."""
+    return len(losses) > _EVALUATIONS and bool(losses[-1 - _EVALUATIONS] - losses[-1] < _HARDLY)
 
 
 def _failure(epoch: int, loss: float, score: float, info: int) -> str:

@@ -78,7 +78,7 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     if facts.edges and objective not in (EXACT, "mse"):
         spec = replace(spec, likelihood=INTERVAL)
     if facts.classes:
-        spec = _for_classes(spec)
+        spec, recipe = _for_classes(spec), replace(recipe, small=recipe.small_classes)
     if facts.censored:
         if spec.likelihood not in (GAUSSIAN, CENSORED) or objective == "mse":
             what = f"likelihood {spec.likelihood!r}" if spec.likelihood != GAUSSIAN else f"objective {objective!r}"
@@ -181,6 +181,7 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
         "objective": EXACT,
         "members": 1,
         "dtype": precision,
+        "optimiser": AUTO,
         "learning_rate": AUTO,
         "epochs": AUTO,  # each is one step
         "patience": AUTO,
@@ -201,7 +202,15 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
     method = METHODS[spec.method]
     objective = spec.objective or method.objective
     exact, shallow = objective == EXACT, method.backbone == "identity"
+    # A shallow kernel hardly overfits by its marginal likelihood: its steps can be long, and nothing has to stop early.
+    kernel = shallow and exact
     on_gpu = devices.named(spec.device).type == "cuda"
+    networks = recipe.networks(facts.rows, exact, on_gpu)
+    optimiser = spec.optimiser
+    if optimiser == AUTO:
+        optimiser = recipe.shallow_optimiser if kernel and spec.learning_rate == AUTO else networks.optimiser
+    if optimiser == "lbfgs":
+        recipe = replace(recipe, exact_steps=recipe.search_steps)
     batch_size = int(spec.batch_size) if spec.batch_size != AUTO else batch_size_for(recipe, facts.rows)
     passes, epoch_rows = 1, facts.rows
     wanted = None if spec.epochs == AUTO else int(spec.epochs)
@@ -217,17 +226,13 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
             passes = min(epochs, max(1, recipe.validation_steps // steps_a_pass))
             epochs //= passes
         steps = epochs * passes * steps_a_pass
-    # A shallow kernel hardly overfits by its marginal likelihood: its steps can be long, and nothing has to stop early.
-    kernel = shallow and exact
-    networks = recipe.networks(facts.rows, exact, on_gpu)
-    optimiser = networks.optimiser if spec.optimiser == AUTO else spec.optimiser
-    rate, kernel_rate = recipe.muon_learning_rate if optimiser == "muon" else recipe.learning_rate, None
+    rate = recipe.shallow_learning_rate if kernel else networks.learning_rate
+    if optimiser == "muon":
+        rate = recipe.muon_learning_rate
     muon_rate = recipe.muon_rate
-    if kernel:
-        rate, kernel_rate = recipe.shallow_learning_rate, recipe.shallow_kernel_rate
     if spec.learning_rate != AUTO:
         muon_rate *= float(spec.learning_rate) / rate
-        rate, kernel_rate = float(spec.learning_rate), None
+        rate = float(spec.learning_rate)
     settings = Settings(
         objective=objective,
         epochs=epochs,
@@ -237,7 +242,6 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
         learning_rate=rate,
         muon_rate=muon_rate,
         noise_learning_rate=recipe.noise_learning_rate,
-        kernel_learning_rate=kernel_rate,
         weight_decay=networks.weight_decay if spec.weight_decay == AUTO else float(spec.weight_decay),
         schedule=recipe.schedule,
         average=None if exact or recipe.average is None else average_decay(recipe.average, steps),
@@ -264,7 +268,6 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
         edges=facts.edges if spec.likelihood == INTERVAL else (),
         classes=facts.classes,
     )
-    again = kernel and spec.epochs == AUTO and max_steps is None
     return Candidate(
         architecture=architecture,
         settings=settings,
@@ -273,9 +276,6 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
         calibrate=recipe.calibrate and spec.likelihood in (GAUSSIAN, CLASSES)
         if spec.calibrate == AUTO
         else bool(spec.calibrate),
-        noise_rate_again=recipe.shallow_noise_rate
-        if again and recipe.shallow_noise_rate > recipe.noise_learning_rate
-        else None,
     ), epoch_rows
 
 

@@ -43,8 +43,7 @@ def in_time(
         return candidate
     an_epoch = _seconds_of_an_epoch(runner, candidate, seeds, data, selecting)
     left = share * _KEPT * (deadline - time.monotonic())
-    trainings = 1 if candidate.noise_rate_again is None else 2
-    epochs = int(left / trainings / max(an_epoch, 1e-9))
+    epochs = int(left / max(an_epoch, 1e-9))
     epochs = runner.execution.team.broadcast_object(epochs)  # clocks differ
     if settings.exact:
         enough = epochs >= _FEWEST_EXACT
@@ -95,7 +94,7 @@ def _seconds_of_an_epoch(
         quiet = replace(runner, verbose=False, execution=watching)
         trial = replace(settings, epochs=_TRIAL_EPOCHS, passes=passes, patience=None)
         with suppress(UnfinishedError):
-            quiet.train(replace(candidate, settings=trial, noise_rate_again=None), seeds, few, selecting)
+            quiet.train(replace(candidate, settings=trial), seeds, few, selecting)
         taken = [end - begin for begin, end in pairwise([*ends, time.monotonic()])]
         return statistics.median(taken[1:-1] or taken)
 

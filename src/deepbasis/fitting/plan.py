@@ -110,16 +110,6 @@ class Candidate:
     """Trained exactly on every row, and scored on held-out rows by its posterior given the others."""
     trained_apart: bool = False
     """Whether its parameters are those given the others too: they are trained again for each part held out."""
-    noise_rate_again: float | None = None
-    """The learning rate of the noise in a second training, if the noise still falls at the end of the first."""
-
-    @property
-    def far_fall(self) -> float:
-        """How far the log of the noise must have fallen for a second training.
-
-        With a rate c and N steps along a cosine Adam goes c N / 2 at most: half of that is a long way.
-        """
-        return 0.25 * (self.settings.noise_learning_rate or 0.0) * self.settings.epochs
 
 
 @dataclass(frozen=True)
@@ -178,10 +168,12 @@ class Plan:
                 "" if a.is_shallow else network
             )
             passes = f" of {s.passes} passes" * (s.passes > 1)
-            steps = "exact steps" if s.exact else f"epochs{passes}, batches of {s.batch_size}"
+            steps = f"{s.epochs} " + ("exact steps" if s.exact else f"epochs{passes}, batches of {s.batch_size}")
+            how = f"{s.optimiser}, rate {s.learning_rate:g}, decay {s.weight_decay:g}"
+            if s.optimiser == "lbfgs":
+                steps, how = f"at most {s.epochs} exact steps", s.optimiser
             yield (
-                f"  {s.objective}: {s.epochs} {steps}, {s.optimiser}, rate {s.learning_rate:g}, "
-                f"decay {s.weight_decay:g}, {s.precision}"
+                f"  {s.objective}: {steps}, {how}, {s.precision}"
                 f"{', compiled' * s.compile}{'' if s.exact else f'; (alpha, beta): {weights}'}"
                 f"; {'calibrated' if one.calibrate else 'not calibrated'}"
             )

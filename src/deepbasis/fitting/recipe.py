@@ -31,6 +31,8 @@ class Networks:
 
     optimiser: str
     """"adamw" or "muon"."""
+    learning_rate: float
+    """Of AdamW, where it trains alone."""
     inner_factor: int
     """Width inside the network's blocks, as a multiple of the width between them."""
     rank: int
@@ -55,11 +57,13 @@ class Networks:
 class Recipe:
     small: Networks
     """Up to `small_rows`."""
+    small_classes: Networks
+    """The same for classes."""
+    exact: Networks
+    """For objective="mml": a step is a pass over all rows."""
     large: Networks
     large_on_gpu: Networks
     """Where a step costs far less, whatever the network's width."""
-    learning_rate: float
-    """Of AdamW alone."""
     muon_learning_rate: float
     """Of AdamW beside Muon: for all but the matrices inside the network's blocks."""
     muon_rate: float
@@ -92,6 +96,8 @@ class Recipe:
     """Whatever the limits on steps say."""
     exact_steps: int
     """For objective="mml"."""
+    search_steps: int
+    """The same with L-BFGS, at most: evaluations."""
     validation_steps: int
     """Steps between two validations, if a pass over the rows has fewer."""
     stream_steps: int
@@ -115,27 +121,26 @@ class Recipe:
     """The rank of an expansion that is not SiLU."""
     shallow_methods: Sequence[str]
     """The shallow kernels to try; the likelier is taken, by Schwarz' criterion."""
+    shallow_optimiser: str
+    """For objective="mml": "lbfgs" or "adamw"."""
     shallow_learning_rate: float
-    """For objective="mml"."""
-    shallow_kernel_rate: float | None
-    """For the logarithms of its variance and lengthscales, which have far to go if a column says nothing."""
-    shallow_noise_rate: float
-    """For the log of its noise variance when it is trained again because the first training did not reach a very small
-    noise."""
+    """Of AdamW."""
     shallow_jitter: float
     """Of the kernel matrix of its inducing points, relative to its diagonal."""
 
     def networks(self, rows: int, exact: bool, on_gpu: bool) -> Networks:
-        """Exact training, of a step for each pass, has the settings of a small table."""
-        if exact or rows <= self.small_rows:
+        if exact:
+            return self.exact
+        if rows <= self.small_rows:
             return self.small
         return self.large_on_gpu if on_gpu else self.large
 
 
 _SMALL = Networks(  # each number's reason is in docs/recipe.md
     optimiser="adamw",
+    learning_rate=1e-2,
     inner_factor=1,
-    rank=128,
+    rank=32,
     embedding="none",
     embedding_columns=0,
     alphas=(0.1,),
@@ -143,11 +148,14 @@ _SMALL = Networks(  # each number's reason is in docs/recipe.md
     weight_decay=1e-2,
     rival_decay=None,
     epochs=150,
-    fewest_steps=2_000,
-    most_steps=20_000,
+    fewest_steps=800,
+    most_steps=800,
 )
+_EXACT = replace(_SMALL, learning_rate=3e-3, rank=128)
+_SMALL_CLASSES = replace(_EXACT, fewest_steps=2_000, most_steps=20_000)
 _LARGE = Networks(
     optimiser="muon",
+    learning_rate=3e-3,
     inner_factor=1,
     rank=32,
     embedding="periodic-linear",
@@ -160,9 +168,10 @@ _LARGE = Networks(
     fewest_steps=2_700,
     most_steps=12_000,
 )
-_LARGE_ON_GPU = replace(_SMALL, inner_factor=4, fewest_steps=12_000)
+_LARGE_ON_GPU = replace(_EXACT, inner_factor=4, fewest_steps=12_000, most_steps=20_000)
 _PAPER = Networks(
     optimiser="adamw",
+    learning_rate=1e-3,
     inner_factor=1,
     rank=128,
     embedding="none",
@@ -181,9 +190,10 @@ RECIPES: Registry[Recipe] = Registry(
     {
         "default": Recipe(
             small=_SMALL,
+            small_classes=_SMALL_CLASSES,
+            exact=_EXACT,
             large=_LARGE,
             large_on_gpu=_LARGE_ON_GPU,
-            learning_rate=3e-3,
             muon_learning_rate=1e-2,
             muon_rate=5e-2,
             noise_learning_rate=2e-2,
@@ -199,6 +209,7 @@ RECIPES: Registry[Recipe] = Registry(
             race_steps=300,
             fewest_epochs=5,
             exact_steps=400,
+            search_steps=150,
             validation_steps=10,
             stream_steps=20_000,
             stream_epochs=20,
@@ -210,16 +221,16 @@ RECIPES: Registry[Recipe] = Registry(
             folds=4,
             inducing_points=128,
             shallow_methods=("sv-rbf", "sv-rbf-linear"),
+            shallow_optimiser="lbfgs",
             shallow_learning_rate=5e-2,
-            shallow_kernel_rate=0.5,
-            shallow_noise_rate=0.2,
             shallow_jitter=1e-6,
         ),
         "paper": Recipe(
             small=_PAPER,
+            small_classes=_PAPER,
+            exact=_PAPER,
             large=_PAPER,
             large_on_gpu=_PAPER,
-            learning_rate=1e-3,
             muon_learning_rate=1e-3,
             muon_rate=2e-2,
             noise_learning_rate=1e-3,
@@ -235,6 +246,7 @@ RECIPES: Registry[Recipe] = Registry(
             race_steps=1,
             fewest_epochs=400,
             exact_steps=2_000,
+            search_steps=150,
             validation_steps=1,
             stream_steps=10**9,
             stream_epochs=400,
@@ -246,9 +258,8 @@ RECIPES: Registry[Recipe] = Registry(
             folds=1,
             inducing_points=128,
             shallow_methods=(),
+            shallow_optimiser="adamw",
             shallow_learning_rate=1e-3,
-            shallow_kernel_rate=None,
-            shallow_noise_rate=1e-3,
             shallow_jitter=1e-4,
         ),
     },

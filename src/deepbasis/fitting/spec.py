@@ -35,7 +35,7 @@ from deepbasis.registry import EMBEDDINGS, LIKELIHOODS, OBJECTIVES
 GAUSSIAN, INTERVAL, CENSORED = "gaussian", "interval", "censored"
 COUNTS = ("poisson", "negative-binomial")
 STUDENT = "student"
-OPTIMISERS = ("adamw", "muon")
+OPTIMISERS = ("adamw", "muon", "lbfgs")
 EXACT = "mml"
 """The objective of exact training, by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
 
@@ -164,7 +164,8 @@ class Arguments:
         AUTO,
         one_of(lambda: (AUTO, *OPTIMISERS)),
         "What trains the matrices inside the network; auto: muon, or adamw up to 2,000 rows to fit and on a GPU. "
-        '"adamw" is the paper\'s, and trains everything else with either.',
+        '"adamw" is the paper\'s, and trains everything else with either. "lbfgs" is for exact training (objective '
+        "mml); there auto takes it for shallow kernels.",
         TRAINING,
     )
     learning_rate: float | str = argument(

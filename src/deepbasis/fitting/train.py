@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ import torch
 from deepbasis.engine import device as devices
 from deepbasis.engine import wire
 from deepbasis.engine.batches import Rows
-from deepbasis.engine.checkpoint import FAILED, INTERRUPTED, Outcome
+from deepbasis.engine.checkpoint import INTERRUPTED, Outcome
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.members import Ensemble
 from deepbasis.engine.streams import Stream
@@ -169,61 +169,35 @@ class Runner:
         number = 1 + all_of_them.index(candidate.architecture)
         what = architecture.method + f" (candidate {number} of {len(all_of_them)})" * (len(all_of_them) > 1)
 
-        def trained(candidate: Candidate, checkpoint: str | PathLike[str] | None) -> Trained:
-            show_bar = self.verbose and self.execution.progress is None and team.first
-            with (
-                ProgressBar(what=what, since=self.started)
-                if show_bar
-                else nullcontext(self.execution.progress) as progress
-            ):
-                outcomes = train(
-                    build,
-                    members,
-                    data,
-                    validation,
-                    candidate.settings,
-                    device=device,
-                    progress=progress,
-                    checkpoint=checkpoint,
-                    checkpoint_seconds=self.execution.checkpoint_seconds,
-                    wave_size=wave_size,
-                    threads=(self.plan.jobs or devices.usual_threads()) if in_threads else None,
-                    team=team,
-                    deadline=self.execution.deadline,
-                )
-            chosen = _best_weights(outcomes, len(candidate.weights))
-            models = tuple(outcomes[k].model(lambda member: architecture.build(self.columns, member)) for k in chosen)
-            interrupted = any(outcome.status == INTERRUPTED for outcome in outcomes) and not self.execution.out_of_time
-            places = tuple(k % len(seeds) for k in chosen)
-            return Trained(
-                candidate, architecture, tuple(outcomes[k] for k in chosen), places, models, device, interrupted
+        show_bar = self.verbose and self.execution.progress is None and team.first
+        with (
+            ProgressBar(what=what, since=self.started) if show_bar else nullcontext(self.execution.progress) as progress
+        ):
+            outcomes = train(
+                build,
+                members,
+                data,
+                validation,
+                candidate.settings,
+                device=device,
+                progress=progress,
+                checkpoint=checkpoint,
+                checkpoint_seconds=self.execution.checkpoint_seconds,
+                wave_size=wave_size,
+                threads=(self.plan.jobs or devices.usual_threads()) if in_threads else None,
+                team=team,
+                deadline=self.execution.deadline,
             )
-
-        found = trained(candidate, checkpoint)
-        if candidate.noise_rate_again is not None and isinstance(data, Rows) and not found.interrupted:
-            found = self._with_little_noise(found, lambda again: trained(again, None))
+        chosen = _best_weights(outcomes, len(candidate.weights))
+        models = tuple(outcomes[k].model(lambda member: architecture.build(self.columns, member)) for k in chosen)
+        interrupted = any(outcome.status == INTERRUPTED for outcome in outcomes) and not self.execution.out_of_time
+        places = tuple(k % len(seeds) for k in chosen)
+        found = Trained(
+            candidate, architecture, tuple(outcomes[k] for k in chosen), places, models, device, interrupted
+        )
         if candidate.settings.objective == "mse":
             _give_residual_variance(found, selecting)
         return found
-
-    def _with_little_noise(self, found: Trained, train_again: Callable[[Candidate], Trained]) -> Trained:
-        """A kernel whose noise still falls is trained again with a faster rate for it; the first result is kept if that
-        fails. The function may have no noise at all, as in a computer experiment."""
-        candidate = found.candidate
-        fall = max(math.log(one.member.noise / float(one.history["noise"][-1])) for one in found.outcomes)
-        if not self.execution.team.broadcast_object(fall >= candidate.far_fall):
-            return found
-        faster = replace(candidate.settings, noise_learning_rate=candidate.noise_rate_again)
-        try:
-            again = train_again(replace(candidate, settings=faster))
-        except UnfinishedError:
-            return replace(found, interrupted=True)
-        except NumericalError:
-            return found
-        same = len(again.outcomes) == len(found.outcomes) and all(one.status != FAILED for one in again.outcomes)
-        if again.interrupted or not same:
-            return replace(found, interrupted=again.interrupted)
-        return replace(again, candidate=candidate)
 
 
 def _best_weights(outcomes: list[Outcome], pairs: int) -> list[int]:
