@@ -156,7 +156,7 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     def fit_dataset(
         self,
         data: Any,
-        target: str,
+        target: str | Sequence[str],
         *,
         weight: str | None = None,
         groups: str | None = None,
@@ -173,15 +173,15 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     ) -> Self:
         """Fit to a table in files, of any size: a folder, a pattern, a list of files or a pyarrow data set.
 
-        The files are Parquet or CSV and have the same columns: `target`, perhaps `weight`, `groups` and, of a censored
-        target, `lower` and `upper`, and inputs, of which those in `drop` are left out; with `drop_missing_target` so
-        are rows without a target, unless the table is streamed. `memory` ("2GiB") is the limit of the whole process. A
-        table that does not fit is streamed: the files are read once for statistics, then again for training. `stream`
-        forces or forbids that. Streamed rows are held out for validation by a hash of their place, or of their group,
-        unless `validation` is another such table. `max_steps` bounds the training steps. With `checkpoint` a run that
-        was stopped resumes from there; if members hold out different rows, each part has its own steps and file,
-        `checkpoint`.1, .2, ... Every worker of a `team` makes the same call and reads its part; `memory` is then the
-        limit of each.
+        The files are Parquet or CSV and have the same columns: `target`, or several, perhaps `weight`, `groups` and, of
+        a censored one, `lower` and `upper`, and inputs, of which those in `drop` are left out; with
+        `drop_missing_target` so are rows without a target, unless the table is streamed. `memory` ("2GiB") is the limit
+        of the whole process. A table that does not fit is streamed: the files are read once for statistics, then again
+        for training. `stream` forces or forbids that. Streamed rows are held out for validation by a hash of their
+        place, or of their group, unless `validation` is another such table. `max_steps` bounds the training steps. With
+        `checkpoint` a run that was stopped resumes from there; if members hold out different rows, each part has its
+        own steps and file, `checkpoint`.1, .2, ... Every worker of a `team` makes the same call and reads its part;
+        `memory` is then the limit of each.
         """
         _, run = prepare_files(
             Spec.of(self),
@@ -345,5 +345,5 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
+        tags.input_tags.allow_nan = tags.target_tags.multi_output = True
         return tags

@@ -61,6 +61,7 @@ class Sample:
     @classmethod
     def of(cls, fitted: Fitted, X: Any, y: ArrayLike | None = None, rows: int = ROWS) -> Sample:
         """At most so many rows of a table in memory, evenly spaced."""
+        _check_one_target(fitted)
         columns = fitted.preprocessor.read(X)
         count = len(columns[0].values)
         target = None if y is None else fitted.target.check(y)
@@ -73,6 +74,7 @@ class Sample:
         cls, fitted: Fitted, data: Any, target: str | None = None, rows: int = ROWS, needs_target: bool = False
     ) -> Sample:
         """The same of a file; the targets are there if the column of the fit, or the one that is named, is."""
+        _check_one_target(fitted)
         if needs_target or target is not None:
             target = fitted.target_column(target)
         elif fitted.target_name in Source.open(data).names:
@@ -97,6 +99,11 @@ class Sample:
     def novelty(self, fitted: Fitted) -> Floats:
         """The p-value of each row: how unlike the rows of the fit it is."""
         return fitted.novelty.p_values(_encoded(fitted, self.columns)).numpy()
+
+
+def _check_one_target(fitted: Fitted) -> None:
+    if fitted.target.outputs:
+        raise InputError("this model has several outputs, and what explains one does not explain all: fit one for each")
 
 
 def _step(rows: int, most: int) -> int:

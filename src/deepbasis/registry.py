@@ -83,6 +83,7 @@ LIKELIHOODS: Registry[Any] = Registry(
         "gaussian": "deepbasis.gp.likelihoods:GaussianLikelihood",
         "interval": "deepbasis.gp.intervals:IntervalLikelihood",
         "classes": "deepbasis.gp.classes:ClassLikelihood",
+        "outputs": "deepbasis.gp.outputs:OutputsLikelihood",
         "censored": "deepbasis.gp.censored:CensoredLikelihood",
         "student": "deepbasis.gp.student:StudentLikelihood",
         "poisson": "deepbasis.gp.counts:PoissonLikelihood",

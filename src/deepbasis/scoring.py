@@ -16,17 +16,17 @@ from sklearn.pipeline import Pipeline
 
 from deepbasis.errors import InputError
 from deepbasis.fitting.distribution import PredictiveDistribution
-from deepbasis.tables.targets import check_target, check_weight
+from deepbasis.tables.targets import check_targets, check_weight
 
 
 def nll(estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """The mean log density of the targets: minus the NLL, in nats."""
-    return _mean(predict_dist(estimator, X).log_prob(check_target(y)), sample_weight)
+    return _mean(predict_dist(estimator, X).log_prob(check_targets(y)), sample_weight)
 
 
 def crps(estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Minus the mean CRPS, in the target's units."""
-    return -_mean(predict_dist(estimator, X).crps(check_target(y)), sample_weight)
+    return -_mean(predict_dist(estimator, X).crps(check_targets(y)), sample_weight)
 
 
 def interval_score(
@@ -34,7 +34,7 @@ def interval_score(
 ) -> float:
     """Minus the mean of width + 2 / (1 - coverage) * distance of the target from the interval, if it lies outside."""
     lower, upper = predict_dist(estimator, X).interval(coverage)
-    target = check_target(y)
+    target = check_targets(y)
     outside = np.maximum(lower - target, 0.0) + np.maximum(target - upper, 0.0)
     return -_mean(upper - lower + 2.0 / (1.0 - coverage) * outside, sample_weight)
 
@@ -53,4 +53,5 @@ def predict_dist(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
 
 
 def _mean(values: NDArray[np.float64], weight: ArrayLike | None) -> float:
+    values = values if values.ndim == 1 else values.mean(1)  # over several outputs
     return float(np.average(values, weights=None if weight is None else check_weight(weight, len(values))))

@@ -111,7 +111,7 @@ BAD = [
     fit(("y", "text", "'a'", "row 0", "convert"), "y of text", lambda d: small().fit(d.X, ["a"] * 120)),
     fit(("y", "dates", "row 0"), "y of dates", lambda d: small().fit(d.X, np.full(120, np.datetime64("2024-01-01")))),
     fit(("120 rows", "119"), "y too short", lambda d: small().fit(d.X, d.y[:-1])),
-    fit(("y", "1d", "(120, 2)", "one model"), "two targets", lambda d: small().fit(d.X, np.stack([d.y, d.y], 1))),
+    fit(("y", "1d", "(120, 1, 2)"), "a block of targets", lambda d: small().fit(d.X, np.zeros((120, 1, 2)))),
     fit(("y", "None"), "no y", lambda d: small().fit(d.X, None)),
     fit(("y", "empty"), "empty y", lambda d: small().fit(d.X, [])),
     fit(("y", "Complex"), "complex y", lambda d: small().fit(d.X, d.y * 1j)),

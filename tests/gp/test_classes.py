@@ -203,7 +203,7 @@ def test_one_class_has_no_area_under_a_curve():
 def test_what_is_refused():
     with pytest.raises(InputError, match="DeepBasisClassifier trains with"):
         build("dbk-silu", 3, likelihood="classes")
-    with pytest.raises(InputError, match="predicts a number, not a class"):
+    with pytest.raises(InputError, match="predicts one number"):
         build("dnn", 3, likelihood=likelihood_of(3))
     with pytest.raises(InputError, match="rows of one kind"):
         some(3, 5)[0].followed_by([some(4, 5)[0]])

@@ -161,7 +161,7 @@ def fit(
                 say=say,
             )
             if plan.target == CLASSES and not quiet and team.first:
-                typer.echo(f"target '{target}' has {plan.target_because}", err=True)
+                typer.echo(f"target '{target[0]}' has {plan.target_because}", err=True)
             if explain_plan:
                 if team.first:
                     print_json(plan.to_json()) if as_json else typer.echo(str(plan))

@@ -21,7 +21,7 @@ _KINDS = {
     "datetime": "date",
     "categorical": "category",
 }
-_TARGETS = {"identity": "number", "log": "number", "warp": "number"}
+_TARGETS = {"identity": "number", "log": "number", "warp": "number", "outputs": "several numbers"}
 
 
 def info(model: Model, as_json: Json = False, debug: Debug = False) -> None:
@@ -44,7 +44,7 @@ def _record(fitted: Fitted, path: Path) -> dict[str, Any]:
         "model": str(path),
         "bytes": path.stat().st_size,
         "target": {
-            "name": fitted.target_name,
+            "name": ", ".join(fitted.target.outputs) or fitted.target_name,
             "kind": _TARGETS.get(fitted.target.name, fitted.target.name),
             "transform": fitted.target.name,
         },
@@ -81,7 +81,11 @@ def _print_info(known: dict[str, Any]) -> None:
 
     target, columns = known["target"], known["columns"]
     name = "a target without a name" if target["name"] is None else f"'{one_line(target['name'])}'"
-    transform = "" if target["transform"] in ("identity", target["kind"]) else f", trained by its {target['transform']}"
+    transform = (
+        ""
+        if target["transform"] in ("identity", "outputs", target["kind"])
+        else f", trained by its {target['transform']}"
+    )
     wide = "1 column" if len(columns) == 1 else f"{len(columns):,} columns"
     typer.echo(f"{known['model']} predicts {name} ({target['kind']}{transform})")
     typer.echo(f"fitted to {known['rows']:,} rows of {wide}; {known['bytes']:,} bytes")

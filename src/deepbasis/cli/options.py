@@ -45,7 +45,14 @@ Quiet = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=OUTPUT)]
 Target = Annotated[
-    str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.", rich_help_panel=ROLES)
+    list[str],
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="COLUMN",
+        help="The column to predict; given several times, a model of all of them.",
+        rich_help_panel=ROLES,
+    ),
 ]
 KnownTarget = Annotated[
     str | None,

@@ -93,7 +93,8 @@ def predict(
 ) -> None:
     """Predict the rows of a table: the columns mean, std, lower_95 and upper_95, after those named by --id.
 
-    A model of classes gives a column p_CLASS for each, its probability.
+    A model of classes gives a column p_CLASS for each, its probability. One of several outputs gives mean_NAME,
+    std_NAME, ... for each.
 
     Columns are found by name; those that the model does not know, such as the target, are ignored. A folder is
     read and written piece by piece, a Parquet file for each of its files; a run that was stopped continues where it

@@ -15,6 +15,7 @@ from deepbasis.engine.recording import Recording
 from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.model import NO_RESIDUAL_VARIANCE, DeepBasisGP
+from deepbasis.gp.outputs import OutputsCalibration
 from deepbasis.gp.posterior import PointWeights
 from deepbasis.gp.predictive import Predictive
 
@@ -154,7 +155,7 @@ class Ensemble:
         self,
         models: Sequence[DeepBasisGP],
         *,
-        calibration: Calibration | None = None,
+        calibration: Calibration | OutputsCalibration | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         chunk_rows: int | None = None,

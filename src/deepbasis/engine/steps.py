@@ -248,6 +248,7 @@ class Validation:
             rows = (y - t.mean).square()
         elif self.settings.selection == "crps":
             rows = model.likelihood.distribution(*model.predictive(t)).crps(y)
+            rows = rows if rows.dim() == 1 else rows.mean(1)  # over several outputs
         else:
             rows = -model.log_density(t, y)
         rows = torch.where(weight > 0, weight * rows.double(), 0.0)

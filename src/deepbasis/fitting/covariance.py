@@ -21,6 +21,11 @@ def covariance(fitted: Fitted, X: Any) -> NDArray[np.float64]:
     multiplies by its mean scale, and the covariance of their means.
     """
     target, models = fitted.target, fitted.models
+    if target.outputs:
+        raise InputError(
+            "return_cov is between the rows of one target, and this model has several outputs: fit one for each; "
+            "predict_dist(X).covariance is between the outputs of each row"
+        )
     if target.warp is not None or not isinstance(models[0].likelihood, GaussianLikelihood):
         raise InputError(
             f"return_cov is for a target that is not transformed, and this one is ({target.name}): fit with "

@@ -19,14 +19,14 @@ from deepbasis.fitting.held_out import Fold, limit_copies
 from deepbasis.fitting.kinds import CONFORMAL
 from deepbasis.fitting.novelty import Novelty
 from deepbasis.fitting.plan import Facts, Plan
-from deepbasis.fitting.spec import Spec
+from deepbasis.fitting.spec import OUTPUTS, Spec
 from deepbasis.fitting.start import straight_line
-from deepbasis.fitting.targets import target_scaler
+from deepbasis.fitting.targets import outputs_scaler, target_scaler
 from deepbasis.gp.counts import RATE
 from deepbasis.tables.labels import Labels
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise
-from deepbasis.tables.scaler import TargetScaler
+from deepbasis.tables.scaler import Several, TargetScaler
 from deepbasis.tables.table import Table, fold_masks, held_out_mask, row_labels, set_apart
 from deepbasis.tables.targets import check_precision, group_names
 
@@ -115,10 +115,18 @@ class TableData:
             x = preprocessor.encoded(table.columns)
         inside = np.arange(len(table)) if known is table else np.flatnonzero(~masks[0])
         rows = None if validation is None else validation(preprocessor)
+        if rows is not None and (rows.y.shape[1:] != table.y.shape[1:] or rows.outputs != table.outputs):
+            raise InputError("y_val must have the same columns as y, in the same order")
         every_y = table.y if rows is None else np.concatenate([table.y, rows.y])
         censored = table.bounds is not None
         if given.labels is not None:
             target, because = TargetScaler(0.0, 1.0, given.labels), str(given.labels)
+        elif given.outputs:
+            if known.exposure is not None:
+                raise InputError("exposure is for one target that is a count, and y has several columns: leave it out")
+            target, because = outputs_scaler(
+                spec, given.outputs, known.y, known.weight, every_y, lambda some: x[inside[some]]
+            )
         else:
             target, because = target_scaler(
                 spec,
@@ -149,7 +157,7 @@ class TableData:
         table_rows = len(self.encoded)
         rows = max((int((~mask).sum()) or table_rows for mask in self.held_out), default=table_rows)
         line_leaves = None
-        if needs_line(spec, rows) and not self.target.classes:
+        if needs_line(spec, rows) and not self.target.classes and not self.target.outputs:
             line_leaves = straight_line(self._inside(0)).share_left
         return Facts(
             table_rows=table_rows,
@@ -161,7 +169,8 @@ class TableData:
             target_because=self.target_because,
             classes=self.target.classes,
             edges=self.target.edges,
-            censored=self.encoded.y.dim() > 1 and self.target.name != RATE,
+            outputs=len(self.target.outputs),
+            censored=self.encoded.y.dim() > 1 and self.target.name not in (RATE, OUTPUTS),
             line_leaves=line_leaves,
         )
 
@@ -207,8 +216,14 @@ class TableData:
         given = [("y", self.encoded, self.row_numbers)]
         given += [] if self.validation is None else [("y_val", self.validation, None)]
         for name, rows, numbers in given:
-            y = rows.number
-            check_precision(y.numpy(), self.target.inverse(y).numpy(), name, dtype, numbers)
+            if isinstance(self.target.warp, Several):
+                given_y = self.target.inverse(rows.y)
+                for k, (output, place) in enumerate(zip(self.target.outputs, self.target.warp.places, strict=True)):
+                    scaled = rows.y[:, place].numpy()
+                    check_precision(scaled, given_y[:, k].numpy(), f"{name}[{output}]", dtype, numbers)
+            else:
+                y = rows.number
+                check_precision(y.numpy(), self.target.inverse(y).numpy(), name, dtype, numbers)
             if rows.weight is not None:
                 check_precision(rows.weight.numpy(), rows.weight.numpy(), "sample_weight", dtype, numbers)
 

@@ -25,7 +25,7 @@ from deepbasis.fitting.recipe import (
     stream_epochs_for,
     weights_for,
 )
-from deepbasis.fitting.spec import CENSORED, COUNTS, EXACT, GAUSSIAN, INTERVAL, STUDENT, Spec
+from deepbasis.fitting.spec import CENSORED, COUNTS, EXACT, GAUSSIAN, INTERVAL, OUTPUTS, STUDENT, Spec
 from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.methods import METHODS
 from deepbasis.registry import LIKELIHOODS
@@ -79,6 +79,8 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
         spec = replace(spec, likelihood=INTERVAL)
     if facts.classes:
         spec, recipe = _for_classes(spec), replace(recipe, small=recipe.small_classes)
+    if facts.outputs:
+        spec = _for_outputs(spec, facts.outputs)
     if facts.censored:
         if spec.likelihood not in (GAUSSIAN, CENSORED) or objective == "mse":
             what = f"likelihood {spec.likelihood!r}" if spec.likelihood != GAUSSIAN else f"objective {objective!r}"
@@ -140,6 +142,17 @@ def _for_classes(spec: Spec) -> Spec:
     return spec if spec.trend == "none" else replace(spec, trend="none")
 
 
+def _for_outputs(spec: Spec, outputs: int) -> Spec:
+    """What is fitted to several outputs; what is for one alone is refused."""
+    objective = spec.objective or METHODS[method_of(spec)].objective
+    if objective in ("mse", EXACT):
+        what = f"method {spec.method!r}" if spec.objective is None else f"objective {spec.objective!r}"
+        raise InputError(f"{what} is for one target, and y has {outputs} columns: take another, or fit one for each")
+    if spec.trend == "linear":
+        raise InputError(f"trend 'linear' is for one target, and y has {outputs} columns: leave it out")
+    return replace(spec, likelihood=OUTPUTS, trend="none")
+
+
 def _on_all_rows(kernel: Candidate, facts: Facts) -> Candidate:
     """Each parameter fits the rows that judge it by about a nat too much in all: where that is little it may."""
     parameters = facts.columns + 2  # lengthscales, variance, noise
@@ -152,7 +165,7 @@ def _rivals(spec: Spec, recipe: Recipe, network: Candidate, facts: Facts) -> lis
     on_gpu = devices.named(spec.device).type == "cuda"
     decay = recipe.networks(facts.rows, settings.exact, on_gpu).rival_decay
     asked = spec.embedding != AUTO or spec.weight_decay != AUTO or facts.streamed
-    asked |= spec.likelihood not in (GAUSSIAN, CLASSES)
+    asked |= spec.likelihood not in (GAUSSIAN, CLASSES, OUTPUTS)
     steps = settings.epochs * settings.passes * -(-facts.rows // settings.batch_size)
     is_map = network.architecture.embedding == "fourier"
     if asked or is_map or decay is None or settings.exact or steps < 8 * recipe.race_steps:
@@ -267,13 +280,14 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
         jitter=recipe.shallow_jitter if kernel else JITTER,
         edges=facts.edges if spec.likelihood == INTERVAL else (),
         classes=facts.classes,
+        outputs=facts.outputs,
     )
     return Candidate(
         architecture=architecture,
         settings=settings,
         members=spec.members,
         weights=weights_for(networks, objective, *(None if w == AUTO else float(w) for w in (spec.alpha, spec.beta))),
-        calibrate=recipe.calibrate and spec.likelihood in (GAUSSIAN, CLASSES)
+        calibrate=recipe.calibrate and spec.likelihood in (GAUSSIAN, CLASSES, OUTPUTS)
         if spec.calibrate == AUTO
         else bool(spec.calibrate),
     ), epoch_rows

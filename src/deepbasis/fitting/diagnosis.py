@@ -90,7 +90,7 @@ class Diagnosis:
 
 def existing(found: Diagnosis | None) -> Diagnosis:
     if found is None:
-        raise InputError("diagnose is for numbers: not for rates, nor for censored targets")
+        raise InputError("diagnose is for one number: not for rates, censored targets or several outputs")
     return found
 
 
@@ -104,7 +104,7 @@ def diagnose(
 ) -> Diagnosis | None:
     """From rows that were held out, as they were `predicted`, and rows that the model was fitted to.
 
-    Classes, rates and censored targets have none.
+    Classes, rates, censored targets and several outputs have none.
     `predict` is the model, in the units that it was trained in, as all of these are.
     """
     if target.classes or held_out.y.dim() > 1 or isinstance(predicted, Counts):

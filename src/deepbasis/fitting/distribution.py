@@ -15,9 +15,10 @@ from deepbasis.fitting.kinds import SHARE, check_seed
 from deepbasis.gp import censored, metrics
 from deepbasis.gp.counts import Counts
 from deepbasis.gp.discrete import Discrete
+from deepbasis.gp.outputs import Outputs
 from deepbasis.gp.predictive import Predictive, ndtr
 from deepbasis.gp.warps import normal_rule
-from deepbasis.tables.predictions import PredictionColumns
+from deepbasis.tables.predictions import OutputColumns, PredictionColumns
 from deepbasis.tables.targets import check_exposure
 
 Floats = NDArray[np.float64]
@@ -130,12 +131,8 @@ class PredictiveDistribution:
 
     def to_frame(self, coverage: float | None = 0.95, quantiles: Sequence[float] = (), index: Any = None) -> Any:
         """A pandas DataFrame with the columns of `deepbasis predict`: mean, std, lower_95, upper_95, q_0.1 ..."""
-        try:
-            import pandas as pd
-        except ModuleNotFoundError:
-            raise InputError("a frame needs pandas: pip install 'deepbasis[tables]'") from None
         columns = PredictionColumns(None if coverage is None else SHARE.check("coverage", coverage), tuple(quantiles))
-        return pd.DataFrame(dict(zip(columns.names, columns.numbers(self), strict=True)), index=index)
+        return frame(columns, self, index)
 
     def plot(self, ax: Any = None, y: ArrayLike | None = None, coverage: float = 0.95) -> Any:
         """The mean and the interval of every row, with the targets `y` if given, on a matplotlib axes.
@@ -150,14 +147,26 @@ class PredictiveDistribution:
         return self.tensors.sample(check_positive_int("n", n), generator(random_state)).T.numpy()
 
 
+def frame(columns: PredictionColumns | OutputColumns, predicted: PredictiveDistribution, index: Any) -> Any:
+    """A pandas DataFrame of such columns."""
+    try:
+        import pandas as pd
+    except ModuleNotFoundError:
+        raise InputError("a frame needs pandas: pip install 'deepbasis[tables]'") from None
+    return pd.DataFrame(dict(zip(columns.names, columns.numbers(predicted), strict=True)), index=index)
+
+
 def scores(
     predicted: Predictive,
     y: Floats,
     bounds: Floats | None,
     weight: Floats | None = None,
+    outputs: Sequence[str] = (),
 ) -> dict[str, float]:
-    """The metrics of predictions; with `bounds`, those of a censored target."""
+    """The metrics of predictions; with `bounds`, those of a censored target; with `outputs`, those of each too."""
     numbers, counted = torch.from_numpy(y), None if weight is None else torch.from_numpy(weight)
+    if isinstance(predicted, Outputs):
+        return metrics.evaluate_outputs(predicted, numbers, outputs, counted)
     if bounds is None:
         return metrics.evaluate(predicted, numbers, counted)
     lower, upper = torch.from_numpy(bounds).unbind(1)

@@ -30,6 +30,7 @@ from deepbasis.fitting.distribution import PredictiveDistribution, scores
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
 from deepbasis.fitting.kinds import SHARE
 from deepbasis.fitting.novelty import Watch
+from deepbasis.fitting.outputs import distribution_of
 from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.run import fit_stream, fit_table
 from deepbasis.fitting.spec import COUNTS, RunOptions, Spec
@@ -41,6 +42,8 @@ from deepbasis.tables.cells import OddCells
 from deepbasis.tables.output import write_tables
 from deepbasis.tables.predictions import (
     ClassColumns,
+    Columns,
+    OutputColumns,
     PartFiles,
     PredictionColumns,
     check_not_read_again,
@@ -59,7 +62,7 @@ from deepbasis.tables.table import Table
 def prepare_files(
     spec: Spec,
     data: Any,
-    target: str,
+    target: str | Sequence[str],
     *,
     weight: str | None = None,
     groups: str | None = None,
@@ -92,12 +95,12 @@ def prepare_files(
         say(note)
     roles = Roles.of(source, target, weight, groups, classes, lower, upper, drop_missing_target)
     if roles.target_rule is not None:
-        say(f"target column '{target}' holds numbers that are written as text, and is read as such")
-    aside = None
+        say(f"target column '{roles.target}' holds numbers that are written as text, and is read as such")
+    aside, name = None, None if roles.outputs else roles.target
     if validation is not None:
-        as_text = [*roles.features, *([target] if roles.labels is not None and roles.labels.are_text else [])]
+        as_text = [*roles.features, *([roles.target] if roles.labels is not None and roles.labels.are_text else [])]
         text = [name for name in source.text_columns() if name in as_text]
-        aside = Source.open(validation, [*roles.features, roles.target], text=text)
+        aside = Source.open(validation, [*roles.features, *roles.targets], text=text)
     kinds = [source.kinds[name] for name in roles.features]
     need = resident_bytes(source.rows, source.row_bytes, kinds) + source.open_bytes
     streamed = options.stream
@@ -116,6 +119,8 @@ def prepare_files(
     if streamed:
         if spec.time_limit is not None:
             raise InputError("time_limit is for tables in memory: of a stream max_steps limits the work")
+        if roles.outputs:
+            raise InputError("several outputs are for a table in memory: take one that fits, or give more memory")
         if lower is not None or upper is not None:
             raise InputError("bounds of the target are for a table in memory: take one that fits, or give more memory")
         if spec.likelihood in COUNTS:
@@ -127,7 +132,7 @@ def prepare_files(
             say(note)
         plan = make_plan(spec, stream.facts(spec), options.max_steps)
         execution = Execution(options.checkpoint, team=team)
-        return plan, lambda: replace(fit_stream(spec, plan, stream, execution), target_name=target)
+        return plan, lambda: replace(fit_stream(spec, plan, stream, execution), target_name=name)
     read_aside = None if aside is None else partial(_read_validation, aside, roles.for_validation())
     with source.located():
         resident = TableData.of(spec, roles.table(source), read_aside)
@@ -139,7 +144,7 @@ def prepare_files(
 
     def fit() -> Fitted:
         with source.located():
-            return replace(fit_table(spec, plan, resident, execution), target_name=target)
+            return replace(fit_table(spec, plan, resident, execution), target_name=name)
 
     return plan, fit
 
@@ -154,7 +159,7 @@ def predict_files(
     fitted: Fitted,
     data: Any,
     out: str | PathLike[str],
-    columns: PredictionColumns | ClassColumns,
+    columns: Columns,
     *,
     ids: Sequence[str] = (),
     memory: int | str | None = None,
@@ -185,7 +190,7 @@ def predict_file(
     fitted: Fitted,
     data: Any,
     out: str,
-    columns: PredictionColumns | ClassColumns,
+    columns: Columns,
     *,
     ids: Sequence[str] = (),
     memory: int | str | None = None,
@@ -208,16 +213,18 @@ def evaluate_file(
     fitted: Fitted, data: Any, target: str | None = None, lower: str | None = None, upper: str | None = None
 ) -> tuple[int, dict[str, float]]:
     """The number of rows of one file, and the scores of their predictions; the model may know its target's name."""
-    target = fitted.target_column(target)
-    columns = [column for column in (target, lower, upper) if column is not None]
+    if fitted.target.outputs and target is not None:
+        raise InputError("target is for a model of one: the outputs of this one have the names of the fit")
+    targets = fitted.target.outputs or (fitted.target_column(target),)
+    columns = [column for column in (*targets, lower, upper) if column is not None]
     beside = [] if fitted.preprocessor.input_columns else columns  # of an array: all columns but these
     source = open_inputs(data, fitted.preprocessor, beside)
     labels = fitted.target.labels if fitted.target.classes else None
-    y, bounds = read_target(data, target, labels, lower, upper)
+    y, bounds = read_target(data, targets, labels, lower, upper)
     encode = _Encode(fitted, input_names(source, fitted.preprocessor, beside))
     predicted = fitted.predict_encoded(encode(block) for block in source.all_blocks(encode.names, ROWS_AT_A_TIME))
     encode.odd.warn(source.name)
-    return len(y), scores(predicted, y, bounds)
+    return len(y), scores(predicted, y, bounds, outputs=fitted.target.outputs)
 
 
 @dataclass(frozen=True)
@@ -238,7 +245,7 @@ class _Encode:
 def part_files(
     fitted: Fitted,
     source: Source,
-    columns: PredictionColumns | ClassColumns,
+    columns: Columns,
     ids: Sequence[str] = (),
     memory: int | str | None = None,
     progress: Callable[[int], None] = lambda rows: None,
@@ -246,10 +253,14 @@ def part_files(
     odd: OddCells | None = None,
 ) -> PartFiles:
     """The predictions of this model for a source, read and written in blocks that fit into memory."""
+    if fitted.target.outputs and isinstance(columns, PredictionColumns):
+        columns = OutputColumns(fitted.target.outputs, columns)
     encode = _Encode(fitted, input_names(source, fitted.preprocessor, ids), odd or OddCells())
-    if isinstance(columns, PredictionColumns) and columns.guarantee and columns.coverage is not None:
-        fitted.guarantee().level(columns.coverage)  # refused before anything is predicted
-    components = len(fitted.models) * (1 if fitted.calibration is None else len(fitted.calibration.scales))
+    of_one = columns.of_each if isinstance(columns, OutputColumns) else columns
+    if isinstance(of_one, PredictionColumns) and of_one.guarantee and of_one.coverage is not None:
+        fitted.guarantee().level(of_one.coverage)  # refused before anything is predicted
+    outputs = max(1, len(fitted.target.outputs))
+    components = outputs * len(fitted.models) * (1 if fitted.calibration is None else len(fitted.calibration.scales))
     numbers = fitted.preprocessor.width + 4 * components + len(columns.names)
     budget = Budget.of(parse_memory(memory), source.open_bytes)
     budget = replace(budget, room=min(budget.room, budget.left))  # blocks of any size give the same predictions
@@ -262,7 +273,7 @@ def part_files(
         x = encode(block)
         if watch is not None:
             watch.look(x)
-        found = PredictiveDistribution(fitted.predict_encoded([x]))
+        found = distribution_of(fitted.target, fitted.predict_encoded([x]))
         return columns.numbers(found, lambda: fitted.novelty.p_values(x).numpy(), partial(guaranteed, found))
 
     return PartFiles(source, encode.names, predict, columns, ids, fitted.fingerprint, sizes.block_rows, progress)

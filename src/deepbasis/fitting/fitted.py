@@ -24,6 +24,7 @@ from deepbasis.fitting.diagnosis import Diagnosis
 from deepbasis.fitting.distribution import PredictiveDistribution, generator, scores
 from deepbasis.fitting.kinds import WARP
 from deepbasis.fitting.novelty import Novelty, Watch
+from deepbasis.fitting.outputs import distribution_of, output_noises
 from deepbasis.fitting.plan import Architecture, Plan
 from deepbasis.fitting.spec import Spec
 from deepbasis.gp.calibration import Calibration
@@ -32,10 +33,11 @@ from deepbasis.gp.conformal import Conformal
 from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
+from deepbasis.gp.outputs import Outputs, OutputsCalibration
 from deepbasis.gp.predictive import GaussianMixture, Predictive
 from deepbasis.gp.warped import Warped
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.scaler import TargetScaler
+from deepbasis.tables.scaler import Several, TargetScaler
 from deepbasis.tables.targets import check_bounds, check_weight
 
 KIND = "model"
@@ -58,7 +60,7 @@ class Fitted:
     preprocessor: Preprocessor
     target: TargetScaler
     models: tuple[DeepBasisGP, ...]
-    calibration: Calibration | None
+    calibration: Calibration | OutputsCalibration | None
     novelty: Novelty
     alpha: float
     beta: float
@@ -94,13 +96,16 @@ class Fitted:
 
     @property
     def noise(self) -> NDArray[np.float64]:
-        """Noise variance of each member before calibration, in squared units of the target, or of its warp."""
+        """Noise variance of each member before calibration, in squared units of the target, or of its warp. Of several
+        outputs it is [members, m]."""
+        if isinstance(self.target.warp, Several):
+            return output_noises(self.target.warp, self.models)
         return np.array([model.noise().item() for model in self.models]) * self.target.scale**2
 
     def predict(self, X: Any, rows: int = ROWS_AT_A_TIME) -> PredictiveDistribution:
         """The distribution of the target for every row of a table; `rows` of them are encoded at a time."""
         watch = Watch(self.novelty, self.preprocessor)
-        found = PredictiveDistribution(self.predict_encoded(watch.over(self._chunks(X, rows))))
+        found = distribution_of(self.target, self.predict_encoded(watch.over(self._chunks(X, rows))))
         watch.warn()
         return found
 
@@ -109,7 +114,8 @@ class Fitted:
         first, *others = (self.ensemble.predict(x).double() for x in chunks)
         predicted = first.followed_by(others) if others else first
         found = self.target.distribution(predicted)
-        if not _is_finite(found.base if isinstance(found, Warped | Discrete) else found):
+        unwarped = found.base if isinstance(found, Warped | Discrete) else found
+        if not _is_finite(predicted if isinstance(predicted, Outputs) else unwarped):
             raise NumericalError("some predictions are not finite: parameters of the model are too large; fit it again")
         return found
 
@@ -155,11 +161,14 @@ class Fitted:
         predicted = (found if exposure is None else found.exposed(exposure)).tensors
         if len(predicted) != len(target):
             raise InputError(f"X has {len(predicted)} rows but y has {len(target)}: they must agree")
-        return scores(predicted, target, bounds, None if weight is None else check_weight(weight, len(target)))
+        weights = None if weight is None else check_weight(weight, len(target))
+        return scores(predicted, target, bounds, weights, self.target.outputs)
 
     def sample_functions(self, n: int, random_state: Any = None) -> Callable[[Any], NDArray[np.float64]]:
         """Draws of the noise-free function: X -> [rows, n]."""
         check_positive_int("n", n)
+        if self.target.outputs:
+            raise InputError("sample_functions is for one target, and this model has several outputs: take sample_y")
         draws_from = generator(random_state)
         models = self.models
         of_member = torch.randint(len(models), (n,), generator=draws_from).tolist()
@@ -256,6 +265,9 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
     target = TargetScaler.from_state(metadata["target"])
     if target.classes != architecture.classes:
         raise ValueError(f"its target has {target.classes} classes, its members {architecture.classes}")
+    if len(target.outputs) != architecture.outputs:
+        raise ValueError(f"its target has {len(target.outputs)} outputs, its members {architecture.outputs}")
+    calibration = (OutputsCalibration if target.outputs else Calibration).from_state(metadata["calibration"])
     histories = [grouped[f"history/{k}"] for k in range(members)]
     return Fitted(
         spec=spec,
@@ -265,7 +277,7 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
         preprocessor=preprocessor,
         target=target,
         models=tuple(_model(architecture, preprocessor.width, grouped[f"member/{k}"]) for k in range(members)),
-        calibration=Calibration.from_state(metadata["calibration"]),
+        calibration=calibration,
         novelty=Novelty.from_tensors(novelty, preprocessor.width),
         alpha=check_number("alpha", metadata["alpha"], at_least=0.0),
         beta=check_number("beta", metadata["beta"], at_least=0.0),

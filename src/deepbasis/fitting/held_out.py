@@ -15,6 +15,7 @@ from deepbasis.gp import censored, metrics
 from deepbasis.gp.counts import Counts
 from deepbasis.gp.likelihoods import NOISE_FLOOR
 from deepbasis.gp.objectives import weighted_mean
+from deepbasis.gp.outputs import Outputs
 from deepbasis.gp.predictive import Gaussian, Predictive
 from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.table import row_labels
@@ -68,8 +69,10 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
     )
 
 
-def baseline(rows: Rows) -> Gaussian:
+def baseline(rows: Rows, outputs: int = 0) -> Gaussian | Outputs:
     """The constant Gaussian that a model should be better than: mean and variance of the targets it was fitted to."""
+    if outputs:
+        return Outputs(tuple(baseline(replace(rows, y=column)) for column in rows.y.unbind(1)))
     mean = weighted_mean(rows.number, rows.weight)
     return Gaussian(mean[None], weighted_mean((rows.number - mean).square(), rows.weight)[None])
 
@@ -93,7 +96,7 @@ def _shares(values: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def scores_and_doubt(
-    predicted: Predictive, rows: Rows, constant: Gaussian | Tensor, target: TargetScaler
+    predicted: Predictive, rows: Rows, constant: Gaussian | Outputs | Tensor, target: TargetScaler
 ) -> tuple[dict[str, float], str]:
     """The metrics of held-out rows, in the target's units, and a warning if a constant Gaussian predicts better.
 
@@ -102,6 +105,8 @@ def scores_and_doubt(
     """
     if isinstance(constant, Tensor):
         return _class_scores_and_doubt(predicted, rows, constant)
+    if isinstance(constant, Outputs):
+        return _output_scores_and_doubt(predicted, rows, constant, target)
     if isinstance(predicted, Counts):
         return _count_scores_and_doubt(predicted, rows)
     y, weight = rows.number.double(), None if rows.weight is None else rows.weight.double()
@@ -118,6 +123,27 @@ def scores_and_doubt(
     # For a constant target nothing is better than the constant.
     if float(constant.variance) <= NOISE_FLOOR:
         return scores, ""
+    return scores, _doubt(theirs - own, weight, "constant Gaussian")
+
+
+def _output_scores_and_doubt(
+    predicted: Predictive, rows: Rows, constant: Outputs, target: TargetScaler
+) -> tuple[dict[str, float], str]:
+    """The constant has independent outputs."""
+    z, weight = rows.y.double(), None if rows.weight is None else rows.weight.double()
+    ours, y, everyone = (
+        target.distribution(predicted.double()),
+        target.inverse(z),
+        torch.zeros(len(z), dtype=torch.long),
+    )
+    assert isinstance(ours, Outputs)
+    least = [Gaussian(one.mean, one.variance.clamp_min(NOISE_FLOOR)) for one in constant.double().each]
+    simple = target.distribution(Outputs(tuple(one[everyone] for one in least)))
+    theirs, own = simple.log_prob(y), ours.log_prob(y)
+    scores = {
+        **metrics.evaluate_outputs(ours, y, target.outputs, weight),
+        "nll_constant": -float(weighted_mean(theirs, weight)),
+    }
     return scores, _doubt(theirs - own, weight, "constant Gaussian")
 
 

@@ -47,6 +47,8 @@ class Facts:
     """How many, if the target is one."""
     edges: tuple[float, ...] = ()
     """Between the values of a discrete target, in the units that it is trained in."""
+    outputs: int = 0
+    """How many, if there are several."""
     censored: bool = False
     """Whether some targets are only known to lie between bounds."""
     line_leaves: float | None = None
@@ -69,12 +71,14 @@ class Architecture:
     edges: Sequence[float] = ()
     """Of an interval likelihood."""
     classes: int = 0
+    outputs: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edges", tuple(self.edges))
 
     def build(self, columns: int, member: Member) -> DeepBasisGP:
-        needs = {"edges": self.edges} if self.edges else {"classes": self.classes} if self.classes else {}
+        all_needs = {"edges": self.edges, "classes": self.classes, "outputs": self.outputs}
+        needs: dict[str, Any] = {name: value for name, value in all_needs.items() if value}
         return build(
             self.method,
             columns,
@@ -119,8 +123,8 @@ class Plan:
     scaling: str
     """Of number columns."""
     target: str
-    """How the target is transformed: "identity", "log", "warp", "count", "ordinal" or "classes"; a transformer is a
-    warp."""
+    """How the target is transformed: "identity", "log", "warp", "count", "ordinal", "classes" or "outputs"; a
+    transformer is a warp."""
     target_because: str
     """Why "auto" has decided so."""
     copies_limit: float | None

@@ -61,4 +61,7 @@ def _loss(found: Trained, fold: Fold) -> Tensor:
     rows = fold.selecting
     _, predicted = found.calibrated(found.predict(rows.x), rows)
     exactly, y = predicted.double(), rows.y.double()
-    return -exactly.log_prob(y) if isinstance(exactly, Classes) else exactly.crps(y)
+    if isinstance(exactly, Classes):
+        return -exactly.log_prob(y)
+    loss = exactly.crps(y)
+    return loss if loss.dim() == 1 else loss.mean(1)  # over several outputs

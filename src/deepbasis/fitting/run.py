@@ -50,8 +50,8 @@ def fit_table(spec: Spec, plan: Plan, data: TableData, execution: Execution = HE
         everything = data.everything(folds[0].data.x.dtype) if several else folds[0].data
         if plan.kernels and not best.interrupted:
             best, predicted = _try_kernels(runner, spec, data, best, predicted, folds, selecting)
-        known = everything if len(data.held_out) > 1 else folds[0].data
-        constant = class_shares(known, data.target.classes) if data.target.classes else baseline(known)
+        known, outputs = everything if len(data.held_out) > 1 else folds[0].data, len(data.target.outputs)
+        constant = class_shares(known, data.target.classes) if data.target.classes else baseline(known, outputs)
         scores, doubt = scores_and_doubt(predicted, held_out, constant, data.target)
         novelty = data.novelty()
         health = diagnose(predicted, held_out, known, best.predict_calibrated, data.target, data.preprocessor)

@@ -35,6 +35,7 @@ from deepbasis.registry import EMBEDDINGS, LIKELIHOODS, OBJECTIVES
 GAUSSIAN, INTERVAL, CENSORED = "gaussian", "interval", "censored"
 COUNTS = ("poisson", "negative-binomial")
 STUDENT = "student"
+OUTPUTS = "outputs"
 OPTIMISERS = ("adamw", "muon", "lbfgs")
 EXACT = "mml"
 """The objective of exact training, by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
@@ -78,8 +79,8 @@ class Arguments:
         one_of(lambda: LIKELIHOODS, many=True),
         'Distribution of the target around the function: "gaussian" or another. "student" has heavy tails, for '
         'outliers. "poisson" and "negative-binomial" are for counts whose rate is an exponential function of it, '
-        'perhaps with an exposure. "interval", "censored" and "classes" are what some targets are trained with, and '
-        "are taken by themselves.",
+        'perhaps with an exposure. "interval", "censored", "classes" and "outputs" are what some targets are trained '
+        "with, and are taken by themselves.",
         MODEL,
     )
     target: Any = argument(

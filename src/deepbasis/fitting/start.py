@@ -55,8 +55,14 @@ def straight_line(rows: Rows) -> Line:
     return Line(tuple(slope.tolist()), left, variance, 1.0 / float(w.square().sum()))
 
 
-def straight_lines(rows: Rows) -> list[Line]:
-    """Through the rows of each member, or through all."""
+def straight_lines(rows: Rows, outputs: int = 0) -> list[Line]:
+    """Through the rows of each member, or through all. With several outputs all that counts is what is left of them."""
+    if outputs:
+        columns = [straight_lines(replace(rows, y=column)) for column in rows.y.unbind(1)]
+        return [
+            replace(lines[0], variance_left=math.fsum(line.variance_left for line in lines) / outputs)
+            for lines in zip(*columns, strict=True)
+        ]
     if rows.weight is None or not rows.of_members:
         return [straight_line(rows)]
     return [straight_line(replace(rows, weight=weight)) for weight in rows.weight]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from deepbasis.errors import InputError
-from deepbasis.fitting.kinds import AUTO, CLASSES, CONFORMAL, COUNT, IDENTITY, LOG, WARP
+from deepbasis.fitting.kinds import AUTO, CLASSES, CONFORMAL, COUNT, IDENTITY, LOG, ORDINAL, WARP
 from deepbasis.fitting.recipe import RECIPES
-from deepbasis.fitting.spec import COUNTS, GAUSSIAN, Spec
+from deepbasis.fitting.spec import COUNTS, GAUSSIAN, OUTPUTS, Spec
 from deepbasis.gp.counts import Rate
 from deepbasis.gp.warps import Log
-from deepbasis.tables.scaler import TargetScaler
+from deepbasis.tables.scaler import Several, TargetScaler
 from deepbasis.tables.targets import check_counts
 from deepbasis.tables.warps import count_steps, ordinal_steps, quantile_warp, transformer_warp
 
@@ -83,6 +84,27 @@ def target_scaler(
             raise InputError(f"target={name!r} has values, not bounds: leave lower and upper out, or take another")
         warp = (count_steps if name == COUNT else ordinal_steps)(y, weight, every_y)
     return TargetScaler.fit(y, weight, warp), why
+
+
+def outputs_scaler(
+    spec: Spec,
+    names: tuple[str, ...],
+    y: Floats,
+    weight: Floats | None,
+    every_y: Floats,
+    inputs: Callable[[NDArray[np.int64]], Floats],
+) -> tuple[TargetScaler, str]:
+    """The same of several outputs, y [n, m]: each has a scaler of its own."""
+    if spec.likelihood not in (GAUSSIAN, OUTPUTS):
+        raise InputError(f"likelihood {spec.likelihood!r} is for one target, and y has {len(names)} columns")
+    if isinstance(spec.target, str) and spec.target in (COUNT, ORDINAL, CLASSES):
+        raise InputError(f"target={spec.target!r} is for one target, and y has {len(names)} columns: fit one for each")
+    if spec.calibrate == CONFORMAL:
+        raise InputError(f"calibrate='conformal' is for one target, and y has {len(names)} columns: leave it out")
+    single = replace(spec, likelihood=GAUSSIAN)
+    found = [target_scaler(single, y[:, k], weight, every_y[:, k], inputs) for k in range(len(names))]
+    words = [f"{name}: {one.name}{f' ({why})' if why else ''}" for name, (one, why) in zip(names, found, strict=True)]
+    return TargetScaler(0.0, 1.0, Several(names, tuple(one for one, _ in found))), "; ".join(words)
 
 
 def _rate(spec: Spec, y: Floats, weight: Floats | None, every_y: Floats, exposure: Floats | None) -> Rate:

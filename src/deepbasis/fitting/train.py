@@ -29,6 +29,7 @@ from deepbasis.gp import exact
 from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
+from deepbasis.gp.outputs import OutputsCalibration, calibrate_outputs
 from deepbasis.gp.predictive import Predictive
 from deepbasis.progress import Progress, ProgressBar
 
@@ -78,7 +79,7 @@ class Trained:
     models: tuple[DeepBasisGP, ...]
     device: torch.device
     interrupted: bool
-    calibration: Calibration | None = None
+    calibration: Calibration | OutputsCalibration | None = None
 
     def of(self, fold: int, folds: int) -> Trained:
         """The members that hold out a fold, where they hold out so many in turn."""
@@ -112,9 +113,14 @@ class Trained:
     def calibrated(self, predicted: Predictive, rows: Rows) -> tuple[Trained, Predictive]:
         """Calibrated on the predictions for held-out rows, if wanted; the same at every worker, since each has all of
         these rows."""
-        if not self.candidate.calibrate:
+        scales, several = self.candidate.calibrate, self.architecture.outputs > 0
+        if not scales and not several:
             return self, predicted
-        found = calibrate(predicted, rows.y, rows.weight)
+        found: Calibration | OutputsCalibration
+        if several:
+            found = calibrate_outputs(predicted, rows.y, rows.weight, scales=scales)
+        else:
+            found = calibrate(predicted, rows.y, rows.weight)
         return replace(self, calibration=found), found.apply(predicted)
 
 
@@ -151,7 +157,7 @@ class Runner:
             architecture = replace(architecture, rank=min(architecture.rank, distinct_rows(rows)))
         lines: list[Line] = []
         if self.plan.start_from_data or architecture.trend == "linear":
-            lines = team.broadcast_object(straight_lines(rows))
+            lines = team.broadcast_object(straight_lines(rows, architecture.outputs))
         members = starting_members(candidate, team.broadcast_object(list(seeds)), lines, self.plan.start_from_data)
         again = list(range(len(seeds))) * len(candidate.weights)
         data = data.seen_by(again) if isinstance(data, Rows) else data

@@ -74,8 +74,9 @@ def build(
         size = check_positive_int("the expansion's rank", getattr(expansion, "rank", None))
         latents = getattr(observed, "latents", 0)
         if row.point_weights and latents:
-            raise InputError(f"method {method!r} predicts a number, not a class: take another")
-        posterior = PointWeights(size) if row.point_weights else WeightPosterior(size, latents)
+            raise InputError(f"method {method!r} predicts one number: take another")
+        own = getattr(observed, "own_covariances", False)
+        posterior = PointWeights(size) if row.point_weights else WeightPosterior(size, latents, own)
         return DeepBasisGP(backbone, expansion, posterior, observed, line, corrected=row.corrected)
 
 

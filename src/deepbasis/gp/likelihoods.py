@@ -29,7 +29,7 @@ class Likelihood(Protocol):
 
     target: str
     """The kind of target that it takes: "number" or "class". One with a number `latents` has so many functions f: means
-    are then [b, latents], and the variance is that of each."""
+    are then [b, latents], and the variance is that of each; with `own_covariances` variances are [b, latents], too."""
 
     def noise(self) -> Float[Tensor, ""]:
         """The variance that the trace regulariser is measured in: sigma_eps^2 of a Gaussian."""

@@ -3,6 +3,9 @@
 With `weight` a row of weight k counts as k equal rows.
 """
 
+import math
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -10,6 +13,7 @@ from torch import Tensor
 from deepbasis.errors import check_positive_int, check_same_length, check_tensor
 from deepbasis.gp.classes import Classes
 from deepbasis.gp.objectives import weighted_mean
+from deepbasis.gp.outputs import Outputs
 from deepbasis.gp.predictive import Predictive, Weight
 
 
@@ -74,6 +78,20 @@ def evaluate(predictive: Predictive, y: Float[Tensor, " n"], weight: Weight = No
         "width_95": float(width(predictive, weight=weight)),
         "calibration_error": float(calibration_error(predictive, y, weight=weight)),
     }
+
+
+def evaluate_outputs(
+    predicted: Outputs, y: Float[Tensor, "n m"], names: Sequence[str], weight: Weight = None
+) -> dict[str, float]:
+    """The metrics of `evaluate`: their means over outputs, then those of each, as "mae_" and its name.
+
+    The NLL without a name is that of all outputs together.
+    """
+    of_each = [evaluate(one, column, weight) for one, column in zip(predicted.each, y.unbind(1), strict=True)]
+    means = {metric: math.fsum(one[metric] for one in of_each) / len(of_each) for metric in of_each[0]}
+    means["nll"] = -float(weighted_mean(predicted.log_prob(y), weight))
+    named = zip(names, of_each, strict=True)
+    return means | {f"{metric}_{name}": value for name, one in named for metric, value in one.items()}
 
 
 def _evaluate_classes(predicted: Classes, y: Float[Tensor, " n"], weight: Weight) -> dict[str, float]:

@@ -21,8 +21,9 @@ class Terms(NamedTuple):
 
     mean: Float[Tensor, "b *l"]
     """Of f, or of each of l functions."""
-    var: Float[Tensor, " b"]
-    """Variance of f under q(w), without the correction and without the noise: ||L^T phi(x)||^2."""
+    var: Float[Tensor, "b *k"]
+    """Variance of f under q(w), without the correction and without the noise: ||L^T phi(x)||^2. One for each function
+    where these have a q(w) each."""
     prior_var: Float[Tensor, " b"]
     """k(x, x) = ||phi(x)||^2."""
     correction: Float[Tensor, " b"]
@@ -30,6 +31,10 @@ class Terms(NamedTuple):
     kl: Float[Tensor, ""]
     info: Int[Tensor, ""]
     """Not 0 if a factorisation failed; everything else is then NaN."""
+
+    @property
+    def corrected_var(self) -> Float[Tensor, "b *k"]:
+        return self.var + (self.correction if self.var.dim() == 1 else self.correction[:, None])
 
 
 NO_RESIDUAL_VARIANCE = (
@@ -121,8 +126,8 @@ class DeepBasisGP(nn.Module):
         """Of y, by the same rule."""
         return self.likelihood.log_density(y, terms.mean, self._variance(terms))
 
-    def _variance(self, terms: Terms) -> Float[Tensor, " b"]:
-        return terms.var + terms.correction if self.corrected else terms.var
+    def _variance(self, terms: Terms) -> Float[Tensor, "b *k"]:
+        return terms.corrected_var if self.corrected else terms.var
 
     def predict(self, x: Float[Tensor, "b d"]) -> Predictive:
         """The distribution of y for each row."""

@@ -48,7 +48,7 @@ def elbo(
 ) -> Float[Tensor, ""]:
     """Eq. 5, -ELBO / n: SVGP, and VBLL for a basis without a correction. It has neither an alpha nor a beta."""
     t = model(x)
-    log_density = model.likelihood.expected_log_density(y, t.mean, t.var + t.correction)
+    log_density = model.likelihood.expected_log_density(y, t.mean, t.corrected_var)
     return t.kl / n - weighted_mean(log_density, weight, whole)
 
 
@@ -64,7 +64,7 @@ def ppgp(
 ) -> Float[Tensor, ""]:
     """Eq. 6: the predictive likelihood, with the corrected variance. It has no alpha."""
     t = model(x)
-    log_density = model.likelihood.log_density(y, t.mean, t.var + t.correction)
+    log_density = model.likelihood.log_density(y, t.mean, t.corrected_var)
     return beta / n * t.kl - weighted_mean(log_density, weight, whole)
 
 

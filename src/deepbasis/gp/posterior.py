@@ -15,25 +15,29 @@ class WeightPosterior(nn.Module):
     NOTE[GAP]: the paper gives an "offset of -1/2 log r" for the log-diagonal and a scale 1/r for the rest, which are
     read as m ~ N(0, I), log diag L ~ N(0, 1) - 1/2 log r, off-diagonal ~ N(0, 1)/r. From m = 0 it trains far slower.
 
-    With `latents` there are so many functions on one basis: each has a mean m_k, and all have the covariance L L^T.
+    With `latents` there are so many functions on one basis: each has a mean m_k, and all have the covariance L L^T, or
+    each an `own` one, L_k L_k^T.
     """
 
-    def __init__(self, rank: int, latents: int = 0) -> None:
+    def __init__(self, rank: int, latents: int = 0, own: bool = False) -> None:
         super().__init__()
         self.rank = r = check_positive_int("rank", rank)
-        self.functions = max(1, latents)
+        self.functions, self.covariances = max(1, latents), latents if own else 1
         self.m = nn.Parameter(torch.randn(latents, r) if latents else torch.randn(r))
-        self.log_diagonal = nn.Parameter(torch.randn(r) - 0.5 * math.log(r))
-        self.lower = nn.Parameter(torch.randn(r, r).tril(-1) / r)
+        of_L = torch.randn(r) - 0.5 * math.log(r), torch.randn(r, r).tril(-1) / r
+        if own:  # all start at the same
+            of_L = of_L[0].repeat(latents, 1), of_L[1].repeat(latents, 1, 1)
+        self.log_diagonal, self.lower = map(nn.Parameter, of_L)
 
-    def L(self) -> Float[Tensor, "r r"]:
+    def L(self) -> Float[Tensor, "*k r r"]:
         return self.lower.tril(-1) + torch.diag_embed(self.log_diagonal.exp())
 
-    def forward(self, phi: Float[Tensor, "b r"]) -> tuple[Float[Tensor, "b *l"], Float[Tensor, " b"]]:
-        """Mean <m, phi>, of each function, and variance ||L^T phi||^2 of <w, phi>."""
-        Lt_phi = phi @ self.L()
+    def forward(self, phi: Float[Tensor, "b r"]) -> tuple[Float[Tensor, "b *l"], Float[Tensor, "b *k"]]:
+        """Mean <m, phi>, of each function, and variance ||L^T phi||^2 of <w, phi>, of each L."""
+        L = self.L()
+        Lt_phi = phi @ (L if L.dim() == 2 else L.transpose(0, 1).flatten(1))
         mean = (phi * self.m).sum(-1) if self.m.dim() == 1 else phi @ self.m.mT
-        return mean, (Lt_phi * Lt_phi).sum(-1)
+        return mean, (Lt_phi * Lt_phi).unflatten(-1, (*L.shape[:-2], self.rank)).sum(-1)
 
     def covariance(self, phi: Float[Tensor, "b r"]) -> Float[Tensor, "b b"]:
         """Of <w, phi> between rows: Phi L L^T Phi^T."""
@@ -43,8 +47,9 @@ class WeightPosterior(nn.Module):
     def kl(self) -> Float[Tensor, ""]:
         """KL(q(w) || N(0, I)) = 1/2 (||L||_F^2 + ||m||^2 - r) - sum log diag L, summed over the functions."""
         L2 = self.lower.tril(-1).square().sum() + (2.0 * self.log_diagonal).exp().sum()
-        k = self.functions
-        return 0.5 * (k * L2 + self.m.square().sum() - k * self.rank) - k * self.log_diagonal.sum()
+        of_each_L = self.functions // self.covariances  # functions
+        of_L = 0.5 * L2 - self.log_diagonal.sum()
+        return of_each_L * of_L + 0.5 * (self.m.square().sum() - self.functions * self.rank)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s r"]:
         """Independent draws w = m + L e."""

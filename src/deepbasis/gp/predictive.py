@@ -78,18 +78,18 @@ class Predictive:
         return len(self.mean)
 
     @property
-    def std(self) -> Float[Tensor, " n"]:
+    def std(self) -> Float[Tensor, "n *m"]:
         return self.variance.sqrt()
 
     def pdf(self, y: Targets) -> Float[Tensor, " n"]:
         return self.log_prob(y).exp()
 
-    def interval(self, coverage: float = 0.95) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    def interval(self, coverage: float = 0.95) -> tuple[Float[Tensor, "n *m"], Float[Tensor, "n *m"]]:
         """The central interval: as much probability below it as above it."""
         if not 0.0 < check_number("coverage", coverage) < 1.0:
             raise InputError(f"coverage must lie strictly between 0 and 1, got {coverage!r}")
         tail = 0.5 * (1.0 - coverage)
-        lower, upper = self.quantile([tail, 1.0 - tail]).unbind(1)
+        lower, upper = self.quantile([tail, 1.0 - tail]).unbind(-1)
         return lower, upper
 
 

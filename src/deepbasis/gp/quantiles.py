@@ -45,6 +45,19 @@ def mixture_quantiles(
     return torch.cat([_of_block(m, v, shares, *on_device) for m, v in blocks], 1).T
 
 
+def quantiles_by_row(
+    means: Float[Tensor, "e n"],
+    variances: Float[Tensor, "e n"],
+    shares: Float[Tensor, " e"],
+    scores: Float[Tensor, "s n"],
+) -> Float[Tensor, "s n"]:
+    """The same at levels Phi(z), for s scores z of each row."""
+    sign = torch.where(scores > 0.0, -1.0, 1.0).to(scores).flatten()
+    level = 0.5 * torch.erfc(scores.abs().flatten() * math.sqrt(0.5))
+    m, stds = (part.repeat(1, len(scores)) for part in (means, variances.sqrt()))
+    return (sign * _bracketed(sign * m, stds, shares, level)).view(scores.shape)
+
+
 def _of_block(means: Array, variances: Array, shares: Array, sign: Array, level: Array, start: Array) -> Array:
     """[k, n], for components [e, n] and levels [k, 1] of the tails that `sign` says."""
     tensors = isinstance(means, Tensor)

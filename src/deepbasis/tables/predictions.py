@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,32 @@ class ClassColumns:
         return [*found, p_values()] if self.novelty and p_values else found
 
 
+@dataclass(frozen=True)
+class OutputColumns:
+    """The columns of a prediction of several outputs: those of each, and how unlike the fit's a row is."""
+
+    outputs: Sequence[str]
+    of_each: PredictionColumns
+
+    @property
+    def names(self) -> list[str]:
+        """mean_a, std_a, lower_95_a, ..., mean_b, ..., novelty."""
+        own = replace(self.of_each, novelty=False).names
+        novelty = ["novelty"] * self.of_each.novelty
+        return [*(f"{column}_{output}" for output in self.outputs for column in own), *novelty]
+
+    def numbers(
+        self,
+        distribution: Any,
+        p_values: Callable[[], Array] | None = None,
+        guaranteed: Callable[[float], Sequence[Array]] | None = None,
+    ) -> list[Array]:
+        found = [values for name in self.outputs for values in self.of_each.numbers(distribution.output(name))]
+        return [*found, p_values()] if self.of_each.novelty and p_values else found
+
+
+Columns = PredictionColumns | ClassColumns | OutputColumns
+
 # ---- the columns that a model takes ----------------------------------------------------------------------------------
 
 
@@ -155,7 +181,7 @@ class PartFiles:
     """The columns that are predicted from."""
     predict: Callable[[FileBlock], Sequence[Array]]
     """The numbers that are wanted of a block's rows."""
-    wanted: PredictionColumns | ClassColumns
+    wanted: Columns
     ids: Sequence[str]
     """Columns that are copied to the front; of a CSV the text of their cells."""
     model: str
@@ -227,7 +253,7 @@ def without_formulas(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     return frame.assign(**cells).rename(columns={name: quoted(name) for name in names})
 
 
-def check_columns_differ(ids: Sequence[str], wanted: PredictionColumns | ClassColumns) -> None:
+def check_columns_differ(ids: Sequence[str], wanted: Columns) -> None:
     twice = [name for name, count in Counter([*ids, *wanted.names]).items() if count > 1]
     if twice:
         raise InputError(

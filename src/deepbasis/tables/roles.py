@@ -26,7 +26,7 @@ _ROWS_AT_A_TIME = 65_536
 
 
 def check_distinct(
-    target: str,
+    target: str | Sequence[str],
     weight: str | None = None,
     groups: str | None = None,
     drop: Sequence[str] = (),
@@ -36,8 +36,9 @@ def check_distinct(
 ) -> None:
     """A column has one role. `named` is how the user calls a role: target, or --target."""
     roles: dict[str, str] = {}
-    once = (("target", target), ("weight", weight), ("groups", groups), ("lower", lower), ("upper", upper))
-    for role, column in (*once, *(("drop", one) for one in drop)):
+    once = (("weight", weight), ("groups", groups), ("lower", lower), ("upper", upper))
+    targets = (("target", one) for one in _listed(target))
+    for role, column in (*targets, *once, *(("drop", one) for one in drop)):
         if column in roles:
             twice = f"{named(role)} names the column '{column}', which {named(roles[column])} names already"
             raise InputError(f"{twice}: a column can have one part only")
@@ -63,8 +64,12 @@ class Roles:
     """How the target is read, where it is written as $7,182."""
     drop_missing_target: bool = False
     """Whether rows without a target are left out, and not refused."""
+    outputs: tuple[str, ...] = ()
+    """All columns of several outputs, of which `target` is the first."""
 
     def __post_init__(self) -> None:
+        if self.outputs and self.drop_missing_target:
+            raise InputError(f"drop_missing_target is for one target, and there are {len(self.outputs)}: leave it out")
         bounded = self.lower is not None or self.upper is not None
         if bounded and self.labels is not None:
             raise InputError("lower and upper are bounds of a number, and the target is a class: leave them out")
@@ -75,7 +80,7 @@ class Roles:
     def of(
         cls,
         source: Source,
-        target: str,
+        target: str | Sequence[str],
         weight: str | None = None,
         groups: str | None = None,
         classes: bool | None = False,
@@ -85,35 +90,44 @@ class Roles:
     ) -> Roles:
         """Every other column is a feature. `classes` says whether the target is one; None: if it holds no numbers."""
         check_distinct(target, weight, groups, lower=lower, upper=upper)
-        name = source.files[0].place.name
-        beside = [column for column in (target, weight, groups, lower, upper) if column is not None]
+        name, targets = source.files[0].place.name, _listed(target)
+        target, outputs = targets[0], tuple(targets) if len(targets) > 1 else ()
+        if outputs and classes:
+            raise InputError(f"a class is for one target, and there are {len(outputs)}: fit one model for each")
+        if outputs and (lower is not None or upper is not None):
+            raise InputError(f"lower and upper are bounds of one target, and there are {len(outputs)}: leave them out")
+        beside = [column for column in (*targets, weight, groups, lower, upper) if column is not None]
         check_present(source.names, beside, name)
         features = [column for column in source.names if column not in beside]
         if not features:
             raise InputError(f"{name} has no column left to predict '{target}' from: it needs one at least")
-        labels, rule = None, None if classes else _number_rule(source, target, drop_missing_target)
-        if classes or (classes is None and rule is None and _holds_classes(source, target)):
+        labels, rule = None, None if classes or outputs else _number_rule(source, target, drop_missing_target)
+        if classes or (not outputs and classes is None and rule is None and _holds_classes(source, target)):
             labels = _read_labels(source, target, drop_missing_target)
-        roles = cls(features, target, weight, groups, labels, lower, upper, rule, drop_missing_target)
+        roles = cls(features, target, weight, groups, labels, lower, upper, rule, drop_missing_target, outputs)
         roles.check_numbers(source)
         return roles
 
     def check_numbers(self, source: Source) -> None:
         """Of the table that is trained on, or of another: target, weight and bounds must be numbers."""
         is_number = self.labels is None and self.target_rule is None
-        for role in ("weight", "lower", "upper", *(["target"] if is_number else [])):
-            column = getattr(self, role)
+        beside = [("weight", self.weight), ("lower", self.lower), ("upper", self.upper)]
+        for role, column in (*beside, *((("target", one) for one in self.targets) if is_number else ())):
             if column is not None:
                 _check_numbers(source, role, column)
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return self.outputs or (self.target,)
+
     def for_validation(self) -> Roles:
         """Of another table, whose rows count once each."""
-        return Roles(self.features, self.target, labels=self.labels, target_rule=self.target_rule)
+        return Roles(self.features, self.target, labels=self.labels, target_rule=self.target_rule, outputs=self.outputs)
 
     @property
     def columns(self) -> list[str]:
         beside = (self.weight, self.groups, self.lower, self.upper)
-        return [*self.features, self.target, *(column for column in beside if column is not None)]
+        return [*self.features, *self.targets, *(column for column in beside if column is not None)]
 
     def table(self, source: Source) -> Table:
         """All of a table in memory."""
@@ -137,14 +151,19 @@ class Roles:
             self.labels,
             None if bounds[0] is None else np.concatenate(bounds),
             source.decimal,
+            outputs=self.outputs,
         )
-        gaps = np.isnan(table.y)
+        gaps = np.isnan(table.y) if table.y.ndim == 1 else np.zeros(len(table), dtype=bool)
         if gaps.all():
             raise InputError(f"target column '{self.target}' of {source.name} has no value at all")
         return table.rows(~gaps) if gaps.any() else table
 
     def target_of(self, block: FileBlock) -> Array:
+        """[n], or [n, m] of several outputs."""
         with block.located():
+            if self.outputs:
+                columns = [check_target(numbers(block.table.column(one)), _named(block, one)) for one in self.outputs]
+                return np.stack(columns, 1)
             name, rule = _named(block, self.target), self.target_rule
             if self.labels is not None:
                 column = block.column(self.target)
@@ -195,13 +214,26 @@ class Roles:
         return held_out.of_groups(self.groups_of(block))
 
 
+def _listed(target: str | Sequence[str]) -> list[str]:
+    found = [target] if isinstance(target, str) else list(target)
+    if not found:
+        raise InputError("target must name a column, or several")
+    return found
+
+
 def read_target(
-    data: Any, column: str, labels: Labels | None = None, lower: str | None = None, upper: str | None = None
+    data: Any,
+    column: str | Sequence[str],
+    labels: Labels | None = None,
+    lower: str | None = None,
+    upper: str | None = None,
 ) -> tuple[Array, Array | None]:
     """The targets of a table, to compare predictions with, and their bounds; those of classes are their numbers."""
-    roles = Roles([], column, labels=labels, lower=lower, upper=upper)
-    source = Source.open(data, roles.columns, text=[column] if labels is not None and labels.are_text else [])
-    rule = None if labels is not None else _number_rule(source, column)
+    columns = _listed(column)
+    several = tuple(columns) if len(columns) > 1 else ()
+    roles = Roles([], columns[0], labels=labels, lower=lower, upper=upper, outputs=several)
+    source = Source.open(data, roles.columns, text=columns if labels is not None and labels.are_text else [])
+    rule = None if labels is not None or several else _number_rule(source, columns[0])
     table = replace(roles, target_rule=rule).table(source)
     return table.y, table.bounds
 

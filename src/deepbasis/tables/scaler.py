@@ -16,14 +16,17 @@ from deepbasis.errors import FileFormatError, InputError
 from deepbasis.gp.counts import RATE, Counts, Rate
 from deepbasis.gp.discrete import KINDS, Discrete, Steps
 from deepbasis.gp.intervals import FARTHEST
+from deepbasis.gp.outputs import MOST_OUTPUTS, Outputs
 from deepbasis.gp.predictive import Predictive
 from deepbasis.gp.warped import Warped
 from deepbasis.gp.warps import Log, Warp, warp_from_state
 from deepbasis.tables.encoders import masses, mean_and_std
 from deepbasis.tables.labels import CLASSES, Labels
-from deepbasis.tables.targets import LARGEST, check_counts, check_target
+from deepbasis.tables.targets import LARGEST, check_counts, check_target, check_targets, output_names
 
 Floats = NDArray[np.float64]
+
+OUTPUTS = "outputs"
 
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 
@@ -37,7 +40,7 @@ class TargetScaler:
 
     mean: float
     scale: float
-    warp: Warp | Steps | Labels | Rate | None = None
+    warp: Warp | Steps | Labels | Rate | Several | None = None
 
     @classmethod
     def fit(cls, y: Floats, weight: Floats | None = None, warp: Warp | Steps | None = None) -> TargetScaler:
@@ -58,8 +61,8 @@ class TargetScaler:
 
     @property
     def name(self) -> str:
-        if isinstance(self.warp, Rate):
-            return RATE
+        if isinstance(self.warp, Rate | Several):
+            return RATE if isinstance(self.warp, Rate) else OUTPUTS
         if isinstance(self.warp, Steps | Labels):
             return CLASSES if isinstance(self.warp, Labels) else self.warp.kind
         return "identity" if self.warp is None else "log" if isinstance(self.warp, Log) else "warp"
@@ -81,8 +84,15 @@ class TargetScaler:
         """How many, or 0 if the target is a number."""
         return len(self.warp.values) if isinstance(self.warp, Labels) else 0
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of several outputs; none if there is one target."""
+        return self.warp.names if isinstance(self.warp, Several) else ()
+
     def check(self, y: Any) -> Floats:
         """What a user gives as targets, as numbers."""
+        if isinstance(self.warp, Several):
+            return self.warp.check(y)
         if isinstance(self.warp, Labels):
             return self.warp.codes(y)
         numbers = check_target(y)
@@ -136,6 +146,8 @@ class TargetScaler:
         """Of y, given that of z."""
         if isinstance(self.warp, Labels):
             return predicted
+        if isinstance(self.warp, Several):
+            return self.warp.distribution(predicted)
         if isinstance(self.warp, Rate):
             assert isinstance(predicted, Counts)
             return predicted.exposed(math.log(self.warp.base))
@@ -160,8 +172,86 @@ class TargetScaler:
             if numbers != [0.0, 1.0]:
                 raise FileFormatError("classes have no scale")
             warp = Labels.from_state(warp)
+        elif warp is not None and warp["kind"] == OUTPUTS:
+            if numbers != [0.0, 1.0]:
+                raise FileFormatError("several outputs have a scale each, and none together")
+            warp = Several.from_state(warp)
         elif warp is not None and warp["kind"] == RATE:
             warp = Rate.from_state(warp)
         elif warp is not None:
             warp = Steps.from_state(warp) if warp["kind"] in KINDS else warp_from_state(warp)
         return cls(numbers[0], numbers[1], warp)
+
+
+@dataclass(frozen=True)
+class Several:
+    """The outputs of a model that has several: what each is called, and how it is scaled. y is [n, m].
+
+    The user's order is not that of the training, which sorts them by their scales: so the fit does not depend on it.
+    """
+
+    names: tuple[str, ...]
+    each: tuple[TargetScaler, ...]
+
+    @property
+    def order(self) -> list[int]:
+        """The numbers of the outputs, in the order of the training."""
+        return sorted(range(len(self.each)), key=lambda k: (self.each[k].mean, self.each[k].scale))
+
+    @property
+    def places(self) -> list[int]:
+        """Of each output in the training."""
+        return [self.order.index(k) for k in range(len(self.each))]
+
+    def __post_init__(self) -> None:
+        different = len(set(self.names)) == len(self.names) == len(self.each) >= 2
+        if not different or not all(one.name in ("identity", "log", "warp") for one in self.each):
+            raise InputError("several outputs are two numbers or more, with a scale each and different names")
+        if len(self.names) > MOST_OUTPUTS:
+            raise InputError(
+                f"y has {len(self.names)} columns, and a model has at most {MOST_OUTPUTS} outputs: fit several models"
+            )
+
+    def check(self, y: Any) -> Floats:
+        """[n, m], the columns of a DataFrame in the order of the fit."""
+        m, given = len(self.names), check_targets(y)
+        if given.ndim != 2 or given.shape[1] != m:
+            raise InputError(f"y must have {m} columns, {self}, as in the fit; got shape {given.shape}")
+        names = output_names(y, m)
+        by_place = tuple(map(str, range(m)))
+        if by_place in (names, self.names):
+            return given
+        missing = [name for name in self.names if name not in names]
+        if missing:
+            raise InputError(f"y has no column {missing[0]!r}, which is an output of the fit: it must have {self}")
+        return given[:, [names.index(name) for name in self.names]]
+
+    def __str__(self) -> str:
+        return ", ".join(map(repr, self.names))
+
+    def forward(self, y: Tensor) -> Tensor:
+        """What is trained on."""
+        scaled = [self.each[k].transform(y[:, k].numpy()) for k in self.order]
+        return torch.from_numpy(np.stack(scaled, 1))
+
+    def inverse(self, u: Tensor) -> Tensor:
+        columns = zip(self.each, self.places, strict=True)
+        return torch.stack([one.inverse(u[:, place]) for one, place in columns], 1)
+
+    def distribution(self, predicted: Predictive) -> Outputs:
+        assert isinstance(predicted, Outputs)
+        places, R = self.places, predicted.correlation
+        each = tuple(one.distribution(predicted.each[k]) for one, k in zip(self.each, places, strict=True))
+        return Outputs(each, None if R is None else R[places][:, places])
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": OUTPUTS, "names": list(self.names), "each": [one.state() for one in self.each]}
+
+    @classmethod
+    def from_state(cls, record: Mapping[str, Any]) -> Several:
+        names, each = record["names"], record["each"]
+        if not isinstance(names, list) or not isinstance(each, list) or not all(type(one) is str for one in names):
+            raise FileFormatError("the outputs of the target must be a list of names, and their scales another")
+        if any(isinstance(one.get("warp"), Mapping) and one["warp"]["kind"] == OUTPUTS for one in each):
+            raise FileFormatError("an output has outputs itself")
+        return cls(tuple(names), tuple(TargetScaler.from_state(one) for one in each))

@@ -25,9 +25,10 @@ from deepbasis.tables.targets import (
     check_bounds,
     check_exposure,
     check_groups,
-    check_target,
+    check_targets,
     check_weight,
     group_codes,
+    output_names,
 )
 
 if TYPE_CHECKING:  # it needs torch, and a table of numbers does not
@@ -62,6 +63,8 @@ class Table:
     """The decimal separator of its cells of text, where that is known."""
     exposure: Floats | None = None
     """Of counts."""
+    outputs: tuple[str, ...] = ()
+    """The names of several outputs: y is then [n, m]."""
 
     @classmethod
     def read(
@@ -78,7 +81,7 @@ class Table:
     ) -> Table:
         """What `fit` was given, each column read once but those `unread`; everything must be of one length."""
         names, columns = read_columns(X, unread)
-        target = check_target(y)
+        target = check_targets(y)
         rows = len(columns[0].values)
         if rows != len(target):
             raise InputError(f"X has {rows} rows but y has {len(target)}: inconsistent numbers of samples")
@@ -86,12 +89,13 @@ class Table:
         weights = None if weight is None else check_weight(weight, rows)
         bounds = check_bounds(target, lower, upper)
         exposed = None if exposure is None else check_exposure(exposure, rows)
-        return cls(names, columns, target, weights, given, labels, bounds, exposure=exposed)
+        outputs = output_names(y, target.shape[1]) if target.ndim > 1 else ()
+        return cls(names, columns, target, weights, given, labels, bounds, exposure=exposed, outputs=outputs)
 
     @classmethod
     def for_validation(cls, X_val: Any, y_val: Any, like: Preprocessor) -> Table:
         """Rows to validate on, with the columns of the table that `like` was fitted to."""
-        y = check_target(y_val, "y_val")
+        y = check_targets(y_val, "y_val")
         try:
             columns = like.read(X_val)
         except InputError as error:
@@ -99,7 +103,7 @@ class Table:
         rows = len(columns[0].values)
         if rows != len(y):
             raise InputError(f"X_val has {rows} rows but y_val has {len(y)}: they must agree")
-        return cls(like.input_columns, columns, y)
+        return cls(like.input_columns, columns, y, outputs=output_names(y_val, y.shape[1]) if y.ndim > 1 else ())
 
     def __len__(self) -> int:
         return len(self.y)

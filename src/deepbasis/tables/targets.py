@@ -31,8 +31,8 @@ def one_column(y: Any, name: str = "y") -> Array:
         values = values[:, 0]
     if values.ndim != 1:
         raise InputError(
-            f"{name} should be a 1d array, got an array of shape {values.shape} instead; "
-            "there is one target: fit one model for each"
+            f"{name} should be a 1d array, got an array of shape {values.shape} instead: one target for each row, or, "
+            "of DeepBasisRegressor, several numbers in the columns of a table"
         )
     if len(values) == 0:
         raise InputError(f"{name} is empty. Found array with 0 sample(s) while a minimum of 1 is required.")
@@ -53,6 +53,26 @@ def check_target(y: Any, name: str = "y") -> Floats:
         row = int(np.argmax(large))
         raise InputError(f"{name} is {numbers[row]:g} in row {row}, beyond {LARGEST:g}; give it in larger units")
     return numbers
+
+
+def check_targets(y: Any, name: str = "y") -> Floats:
+    """y as [n], or as [n, m] of several outputs; float64, finite."""
+    if y is None or hasattr(y, "tocsr") or hasattr(y, "todense"):
+        return check_target(y, name)
+    values = as_array(y, name)
+    if values.ndim != 2 or values.shape[1] < 2 or len(values) == 0:
+        return check_target(y, name)
+    names = output_names(y, values.shape[1])
+    return np.stack([check_target(column, f"{name}[{k}]") for k, column in zip(names, values.T, strict=True)], 1)
+
+
+def output_names(y: Any, outputs: int) -> tuple[str, ...]:
+    """What the columns of several outputs are called: those of a DataFrame, or 0, 1, ..."""
+    columns = getattr(y, "columns", getattr(y, "column_names", None))  # of pandas and polars, or of Arrow
+    names = [str(k) for k in range(outputs)] if columns is None else [str(getattr(one, "name", one)) for one in columns]
+    if len(names) != outputs or len(set(names)) < outputs:
+        raise InputError(f"y must have {outputs} columns of different names, got {names}")
+    return tuple(names)
 
 
 def check_counts(y: Floats) -> Floats:
@@ -85,6 +105,8 @@ def check_bounds(y: Floats, lower: Any, upper: Any) -> Floats | None:
     """Bounds [n, 2] of a target, or None. A bound that is missing (NaN) is infinite; all that are not given are y."""
     if lower is None and upper is None:
         return None
+    if y.ndim > 1:
+        raise InputError("lower and upper are bounds of one target, and y has several columns: leave them out")
     ends = []
     for name, given, nowhere in (("lower", lower, -np.inf), ("upper", upper, np.inf)):
         values = y if given is None else _numbers(as_array(given, name), name)
