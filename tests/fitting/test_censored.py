@@ -139,8 +139,6 @@ def test_bounds_are_columns_of_a_file(tmp_path):
     rows, scores = evaluate_file(model.fitted_, tmp_path / "t.csv", "seen", upper="most")
     assert rows == 200
     assert scores == pytest.approx(again.evaluate(table[["a", "b", "c"]], seen, upper=upper), rel=1e-6)
-    with pytest.raises(InputError, match="bounds of the target are for a table in memory"):
-        small().fit_dataset(tmp_path / "t.csv", "seen", upper="most", stream=True)
     with pytest.raises(InputError, match="upper names the column 'seen', which target names already"):
         small().fit_dataset(tmp_path / "t.csv", "seen", upper="seen")
     table.assign(most=table["seen"] - 1.0).to_csv(tmp_path / "crossed.csv", index=False)

@@ -97,10 +97,8 @@ def test_what_is_refused():
             call()
 
 
-def test_a_table_in_files_has_counts_but_no_stream(tmp_path):
+def test_a_table_in_files_has_counts(tmp_path):
     X, y, _ = visits(120)
     np.savetxt(tmp_path / "t.csv", np.column_stack([X, y]), delimiter=",", header="a,b,c,y", comments="")
     fitted = small(likelihood="poisson").fit_dataset(tmp_path / "t.csv", "y")
     assert fitted.fitted_.target.name == "rate"
-    with pytest.raises(InputError, match="likelihood 'poisson' is for a table in memory"):
-        small(likelihood="poisson").fit_dataset(tmp_path / "t.csv", "y", stream=True)

@@ -17,9 +17,9 @@ from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.plan import Facts, Plan
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.streams import Survey, take_survey
+from deepbasis.tables.encoded import Encoder
 from deepbasis.tables.roles import Roles
 from deepbasis.tables.source import Source
-from deepbasis.tables.survey import Encoder
 
 LENGTHS = (700, 300, 0, 1100)
 

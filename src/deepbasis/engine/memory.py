@@ -59,7 +59,7 @@ def bytes_per_member(model: DeepBasisGP, rows: int, columns: int, dtype: torch.d
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         terms = shadow(torch.empty(rows, columns, dtype=dtype, device="meta"))
-        terms.mean.sum() + (terms.var + terms.correction).sum()
+        terms.mean.sum() + terms.corrected_var.sum()
     activations = sum(tensor.numel() * tensor.element_size() for tensor in saved.values())
     state = sum(p.numel() * p.element_size() for p in shadow.parameters())
     return _STATE_COPIES * state + 2 * activations

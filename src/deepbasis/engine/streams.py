@@ -32,6 +32,8 @@ class Stream:
     """Rows of one epoch over all workers, if an epoch is not a pass over all rows."""
     total_weight: float | None = None
     """The sum of the weights of all rows, if batches carry a weight [b] as a third tensor."""
+    target_numbers: int = 1
+    """Of each row: more than one where a likelihood takes more, and y is [b, k]."""
     open_pass: Callable[[int], Iterable[tuple[Tensor, ...]]] | None = None
     """Every row of this worker once, at most this many at a time, in a fixed order, for exact training. Without it,
     exact training uses epoch 0, which must then hold all rows."""
@@ -59,7 +61,8 @@ class Streamed:
         self.batch_size = share = team.share(batch_size)
         self.shared = True
         self._x = torch.zeros(share, stream.columns, device=device, dtype=dtype)
-        self._y = torch.zeros(share, device=device, dtype=dtype)
+        numbers = (stream.target_numbers,) * (stream.target_numbers > 1)
+        self._y = torch.zeros(share, *numbers, device=device, dtype=dtype)
         self._weight = torch.zeros(share, device=device, dtype=dtype)
         self._whole_weight = None if team.alone else torch.zeros((), device=device, dtype=dtype)
         self._batches: Iterator[tuple[Tensor, ...]] = iter(())
@@ -149,12 +152,14 @@ class Streamed:
         return float(len(x)) if weight is None else float(weight.double().sum())
 
     def _check_shapes(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> None:
-        if x.dim() != 2 or x.shape[1] != self.stream.columns or x.shape[:1] != y.shape or not len(x) > 0:
+        of_row = self._y.shape[1:]
+        if x.dim() != 2 or x.shape[1] != self.stream.columns or (*x.shape[:1], *of_row) != y.shape or not len(x) > 0:
+            many = "".join(f", {count}" for count in of_row)
             raise InputError(
-                f"stream {self.stream.name!r}: a batch must be x [b, {self.stream.columns}] and y [b], "
+                f"stream {self.stream.name!r}: a batch must be x [b, {self.stream.columns}] and y [b{many}], "
                 f"got {list(x.shape)} and {list(y.shape)}"
             )
-        if weight is not None and (weight.shape != y.shape or not bool((weight > 0.0).all())):
+        if weight is not None and (weight.shape != y.shape[:1] or not bool((weight > 0.0).all())):
             raise InputError(f"stream {self.stream.name!r}: a batch's weights must be positive, one for each row")
 
 

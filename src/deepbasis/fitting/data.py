@@ -26,7 +26,7 @@ from deepbasis.gp.counts import RATE
 from deepbasis.tables.labels import Labels
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise
-from deepbasis.tables.scaler import Several, TargetScaler
+from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.table import Table, fold_masks, held_out_mask, row_labels, set_apart
 from deepbasis.tables.targets import check_precision, group_names
 
@@ -216,14 +216,8 @@ class TableData:
         given = [("y", self.encoded, self.row_numbers)]
         given += [] if self.validation is None else [("y_val", self.validation, None)]
         for name, rows, numbers in given:
-            if isinstance(self.target.warp, Several):
-                given_y = self.target.inverse(rows.y)
-                for k, (output, place) in enumerate(zip(self.target.outputs, self.target.warp.places, strict=True)):
-                    scaled = rows.y[:, place].numpy()
-                    check_precision(scaled, given_y[:, k].numpy(), f"{name}[{output}]", dtype, numbers)
-            else:
-                y = rows.number
-                check_precision(y.numpy(), self.target.inverse(y).numpy(), name, dtype, numbers)
+            y = rows.y if self.target.outputs else rows.number
+            self.target.check_precision(y.numpy(), self.target.inverse(y).numpy(), name, dtype, numbers)
             if rows.weight is not None:
                 check_precision(rows.weight.numpy(), rows.weight.numpy(), "sample_weight", dtype, numbers)
 

@@ -33,7 +33,7 @@ from deepbasis.fitting.novelty import Watch
 from deepbasis.fitting.outputs import distribution_of
 from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.run import fit_stream, fit_table
-from deepbasis.fitting.spec import COUNTS, RunOptions, Spec
+from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.train import Execution, deadline
 from deepbasis.progress import RowCounter
@@ -119,14 +119,6 @@ def prepare_files(
     if streamed:
         if spec.time_limit is not None:
             raise InputError("time_limit is for tables in memory: of a stream max_steps limits the work")
-        if roles.outputs:
-            raise InputError("several outputs are for a table in memory: take one that fits, or give more memory")
-        if lower is not None or upper is not None:
-            raise InputError("bounds of the target are for a table in memory: take one that fits, or give more memory")
-        if spec.likelihood in COUNTS:
-            raise InputError(
-                f"likelihood {spec.likelihood!r} is for a table in memory: take target='count' for a stream"
-            )
         stream = StreamData.of(spec, source, roles, aside, limit, team)
         for note in stream.preprocessor.notes:
             say(note)

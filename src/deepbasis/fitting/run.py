@@ -30,6 +30,7 @@ from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.train import HERE, Execution, Runner, Trained
 from deepbasis.gp import metrics
 from deepbasis.gp.conformal import Conformal
+from deepbasis.gp.outputs import Outputs
 from deepbasis.gp.predictive import Gaussian, Predictive
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.scaler import TargetScaler
@@ -77,10 +78,12 @@ def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = 
     if best.calibration is not None:
         predicted = best.calibration.apply(predicted)
     if data.target.classes:
-        constant: Gaussian | torch.Tensor = class_shares(validation, data.target.classes)
+        constant: Gaussian | Outputs | torch.Tensor = class_shares(validation, data.target.classes)
+    elif data.target.outputs:
+        constant = baseline(validation, len(data.target.outputs))
     else:
         spread = data.survey.statistics.target_moments.std / data.target.scale if data.target.warp is None else 1.0
-        constant = Gaussian(validation.y.new_zeros(1), validation.y.new_full((1,), spread).square())
+        constant = Gaussian(validation.number.new_zeros(1), validation.number.new_full((1,), spread).square())
     scores, doubt = scores_and_doubt(predicted, validation, constant, data.target)
     novelty, rows = data.novelty(validation), data.survey.source.rows
     found = _finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, rows, [doubt])

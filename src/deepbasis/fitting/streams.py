@@ -24,16 +24,17 @@ from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty
 from deepbasis.fitting.plan import Facts, Plan
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.start import straight_line
-from deepbasis.fitting.targets import target_scaler
+from deepbasis.fitting.targets import outputs_scaler, target_scaler
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.columns import Array, Column
+from deepbasis.tables.encoded import Encoder
 from deepbasis.tables.order import Piece, Prefetcher, Shard, batches, mixed
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.roles import Roles
 from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.source import Source
-from deepbasis.tables.survey import MOST_TEXT, Encoder, HeldRows, Moments, TableStatistics, sample_rows, scan
+from deepbasis.tables.survey import MOST_TEXT, HeldRows, Moments, TableStatistics, sample_rows, scan
 from deepbasis.tables.table import HeldOut, most_rows
 
 T = TypeVar("T")
@@ -98,6 +99,7 @@ class Survey:
                 name=f"{content}, {plan.epoch_rows} rows an epoch, {order}",
                 epoch_rows=plan.epoch_rows,
                 total_weight=None if self.roles.weight is None else self.statistics.mass,
+                target_numbers=encoder.target_numbers,
                 open_pass=lambda rows: cut(passes.epoch(0), rows),
             )
         finally:
@@ -215,14 +217,20 @@ class StreamData:
         if roles.labels is not None:
             target, because = TargetScaler(0.0, 1.0, roles.labels), str(roles.labels)
         else:
+            weight = None if statistics.weight is None else statistics.weight[rows]
+            y, ends = statistics.sample_y[rows], np.array([moments.low, moments.high])
+
+            def inputs(some: Array) -> Array:
+                return preprocessor.encoded([column.rows(rows[some]) for column in statistics.sample])
+
             with FileBlock(source.name, 0, None).located():
-                target, because = target_scaler(
-                    spec,
-                    statistics.sample_y[rows],
-                    None if statistics.weight is None else statistics.weight[rows],
-                    np.concatenate([statistics.sample_y, [moments.low, moments.high]]),
-                    lambda some: preprocessor.encoded([column.rows(rows[some]) for column in statistics.sample]),
-                )
+                if roles.outputs:
+                    target, because = outputs_scaler(spec, roles.outputs, y, weight, y, inputs)
+                else:
+                    y = y[:, 0] if roles.is_censored else y
+                    target, because = target_scaler(
+                        spec, y, weight, np.concatenate([y, ends]), inputs, censored=roles.is_censored
+                    )
         if target.warp is None:
             target = statistics.target()
         few = rows[: min(REFERENCE + CALIBRATION, max(1, _SOME_CELLS // preprocessor.width))]
@@ -231,7 +239,8 @@ class StreamData:
         return cls(survey, preprocessor, target, because, some, validation, limit, promising)
 
     def encoder(self, dtype: torch.dtype) -> Encoder:
-        return Encoder(self.survey.roles, self.preprocessor, self.target, torch.empty(0, dtype=dtype).numpy().dtype)
+        roles, precision = self.survey.roles, torch.empty(0, dtype=dtype).numpy().dtype
+        return Encoder(roles, self.preprocessor, self.target, precision, roles.is_censored)
 
     def validation(self, dtype: torch.dtype) -> Rows:
         if self.validation_source is None:
@@ -256,7 +265,8 @@ class StreamData:
     def facts(self, spec: Spec) -> Facts:
         rows, line_leaves = self.survey.statistics.rows, None
         # Rows of another table may lie elsewhere and have other slopes.
-        if needs_line(spec, rows) and self.validation_source is None and not self.target.classes:
+        is_number = not self.target.classes and not self.target.outputs
+        if needs_line(spec, rows) and self.validation_source is None and is_number:
             line_leaves = straight_line(self.validation(torch.float64)).share_left
         return Facts(
             table_rows=rows,
@@ -269,6 +279,8 @@ class StreamData:
             target_because=self.target_because,
             classes=self.target.classes,
             edges=self.target.edges,
+            outputs=len(self.target.outputs),
+            censored=self.survey.roles.is_censored,
             line_leaves=line_leaves,
         )
 
@@ -304,7 +316,8 @@ def _refuse_early(spec: Spec, source: Source, roles: Roles, fraction: float | No
     """If not even the narrowest encoding would leave room to train: before all rows are read, not after."""
     columns, rows = len(roles.features), max(source.rows, 2)  # fewer are refused later
     classes = 0 if roles.labels is None else len(roles.labels.values)
-    plan = make_plan(spec, Facts(table_rows=rows, rows=rows, columns=columns, streamed=True, classes=classes))
+    facts = Facts(table_rows=rows, rows=rows, columns=columns, streamed=True, classes=classes)
+    plan = make_plan(spec, replace(facts, outputs=len(roles.outputs), censored=roles.is_censored))
     held = _held_rows(source, roles, fraction)
     Room.of(plan, source, columns + 1, held, limit, _statistics_bytes(source, roles, held))
 
@@ -331,6 +344,7 @@ def _as_rows(rows: Array, encoder: Encoder) -> Rows:
 
 
 def _parts(rows: Tensor, encoder: Encoder) -> tuple[Tensor, ...]:
-    """Inputs [n, d], target [n], and the weight [n] where there is one."""
-    inputs = encoder.preprocessor.width
-    return (rows[:, :inputs], *rows[:, inputs:].unbind(1))
+    """Inputs [n, d], target [n] or [n, k], and the weight [n] where there is one."""
+    inputs, numbers = encoder.preprocessor.width, encoder.target_numbers
+    y = rows[:, inputs] if numbers == 1 else rows[:, inputs : inputs + numbers]
+    return (rows[:, :inputs], y, *rows[:, inputs + numbers :].unbind(1))

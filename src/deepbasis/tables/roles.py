@@ -70,10 +70,9 @@ class Roles:
     def __post_init__(self) -> None:
         if self.outputs and self.drop_missing_target:
             raise InputError(f"drop_missing_target is for one target, and there are {len(self.outputs)}: leave it out")
-        bounded = self.lower is not None or self.upper is not None
-        if bounded and self.labels is not None:
+        if self.is_censored and self.labels is not None:
             raise InputError("lower and upper are bounds of a number, and the target is a class: leave them out")
-        if bounded and self.drop_missing_target:
+        if self.is_censored and self.drop_missing_target:
             raise InputError("drop_missing_target is for a target without bounds: remove the rows without one yourself")
 
     @classmethod
@@ -192,6 +191,15 @@ class Roles:
         with block.located():
             ends = (None if column is None else numbers(block.table.column(column)) for column in columns)
             return check_bounds(self.target_of(block), *ends)
+
+    def observed_of(self, block: FileBlock) -> Array:
+        """What is known of the target: [n], [n, m] of several outputs, or y and its bounds, [n, 3]."""
+        y, bounds = self.target_of(block), self.bounds_of(block)
+        return y if bounds is None else np.column_stack([y, bounds])
+
+    @property
+    def is_censored(self) -> bool:
+        return self.lower is not None or self.upper is not None
 
     def features_of(self, block: FileBlock) -> list[Column]:
         with block.located():

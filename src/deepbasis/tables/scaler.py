@@ -22,7 +22,14 @@ from deepbasis.gp.warped import Warped
 from deepbasis.gp.warps import Log, Warp, warp_from_state
 from deepbasis.tables.encoders import masses, mean_and_std
 from deepbasis.tables.labels import CLASSES, Labels
-from deepbasis.tables.targets import LARGEST, check_counts, check_target, check_targets, output_names
+from deepbasis.tables.targets import (
+    LARGEST,
+    check_counts,
+    check_precision,
+    check_target,
+    check_targets,
+    output_names,
+)
 
 Floats = NDArray[np.float64]
 
@@ -107,6 +114,15 @@ class TargetScaler:
         if self.warp is not None:
             y = self.warp.forward(torch.from_numpy(y)).numpy()
         return (y - self.mean) / self.scale
+
+    def check_precision(self, z: Floats, y: Floats, name: str, dtype: str, rows: Any = None) -> None:
+        """Refuse a y, of which z is trained on, that overflows in the model's precision. `rows` are their numbers."""
+        if isinstance(self.warp, Several):
+            for k, (output, place) in enumerate(zip(self.warp.names, self.warp.places, strict=True)):
+                check_precision(z[:, place], y[:, k], f"{name}[{output}]", dtype, rows)
+        else:
+            number, given = (one if one.ndim == 1 else one[:, 0] for one in (z, y))
+            check_precision(number, given, name, dtype, rows)
 
     def bounded(self, y: Floats, bounds: Floats) -> Floats:
         """y and its bounds, transformed, [n, 3]; what has no bound inside of the warp has one that is far away."""

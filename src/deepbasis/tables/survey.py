@@ -4,7 +4,7 @@
     whole = TableStatistics.merged([...])                                   # of all workers
     whole.preprocessor(), whole.target()
 
-With what the pass has found an `Encoder` makes numbers of rows, when they are read again.
+With what the pass has found an `Encoder` (`encoded.py`) makes numbers of rows, when they are read again.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from deepbasis.errors import InputError
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import NOTHING
-from deepbasis.tables.columns import MISSING, Array, Column, Mask, joined, missing_column
+from deepbasis.tables.columns import MISSING, Array, Column, joined, missing_column
 from deepbasis.tables.encoders import STANDARD, Encoding, fit_encoding, mean_and_std, no_values
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise
@@ -29,7 +28,6 @@ from deepbasis.tables.roles import Roles
 from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import HeldOut, position_hashes
-from deepbasis.tables.targets import check_precision
 
 _FEWEST_ROWS, _MOST_ROWS = 1_024, 65_536  # of the sample
 _MOST_CELLS = 10_000_000  # of it, whatever the number of columns
@@ -85,6 +83,7 @@ class TableStatistics:
     hashes: Array = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
     sample: list[Column] = field(default_factory=list)
     sample_y: Array = field(default_factory=lambda: np.empty(0))
+    """What is known of the targets, as `Roles.observed_of` has it."""
     weight: Array | None = None
     missing: Array = field(default_factory=lambda: np.zeros(0, dtype=bool))
     ends: Array = field(default_factory=lambda: np.zeros((0, 2)))
@@ -113,7 +112,7 @@ class TableStatistics:
 
     def add(self, unit: int, hashes: Array, columns: Sequence[Column], y: Array, weight: Array | None) -> None:
         """Rows of one unit, each of positive weight."""
-        self.target_moments.add(y, weight)
+        self.target_moments.add(y if y.ndim == 1 else y[:, 0], weight)
         self.kept[unit] += len(y)
         for k, column in enumerate(columns):
             gaps = column.missing
@@ -155,7 +154,8 @@ class TableStatistics:
             return
         more_hashes, more_columns, more_y, more_weight = zip(*self.waiting, strict=True)
         self.waiting = []
-        hashes, y = np.concatenate([self.hashes, *more_hashes]), np.concatenate([self.sample_y, *more_y])
+        hashes = np.concatenate([self.hashes, *more_hashes])
+        y = np.concatenate([*([self.sample_y] if len(self.sample_y) else []), *more_y])
         keep = np.argpartition(hashes, self.most)[: self.most] if len(hashes) > self.most else slice(None)
         self.hashes, self.sample_y = hashes[keep], y[keep]
         if more_weight[0] is not None:
@@ -266,11 +266,13 @@ def scan(
     statistics = TableStatistics.empty(roles.features, len(source.units))
     nobody, nothing = np.empty(0, np.int64), np.empty(0)
     no_weight = None if roles.weight is None else nothing
-    held = [HeldRows(nobody, nobody, list(statistics.sample), nothing, no_weight)]
+    numbers = 3 if roles.is_censored else len(roles.outputs)
+    no_y = np.empty((0, numbers)) if numbers else nothing
+    held = [HeldRows(nobody, nobody, list(statistics.sample), no_y, no_weight)]
     for unit in units:
         file = source.units[unit].file
         for block in source.blocks(unit, roles.columns, block_rows):
-            y, weight = roles.target_of(block), roles.weight_of(block)
+            y, weight = roles.observed_of(block), roles.weight_of(block)
             out = roles.held_out_of(block, file, held_out)
             keep = ~out if weight is None else ~out & (weight > 0)
             columns = roles.features_of(block)
@@ -290,57 +292,3 @@ def scan(
     with FileBlock(source.name, 0, None).located():
         statistics.settle()
     return statistics, HeldRows.joined(held)
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """From blocks to rows of numbers: inputs, target in units of its spread, and the weight where there is one."""
-
-    roles: Roles
-    preprocessor: Preprocessor
-    target: TargetScaler
-    dtype: np.dtype[Any]
-
-    def for_validation(self) -> Encoder:
-        return replace(self, roles=self.roles.for_validation())
-
-    @property
-    def width(self) -> int:
-        return self.preprocessor.width + 1 + (self.roles.weight is not None)
-
-    def rows(self, block: FileBlock) -> Array:
-        """[n, width]."""
-        with block.located():
-            columns = self.roles.features_of(block)
-            return self._encoded(columns, self.roles.target_of(block), self.roles.weight_of(block))
-
-    def _encoded(self, columns: Sequence[Column], y: Array, weight: Array | None, rows: Array | None = None) -> Array:
-        inputs, roles = self.preprocessor.width, self.roles
-        out = np.zeros((len(y), self.width), dtype=self.dtype)
-        self.preprocessor.encode(columns, out[:, :inputs])
-        scaled = self.target.transform(y)
-        check_precision(scaled, y, f"X: target column '{roles.target}'", self.dtype.name, rows)
-        out[:, inputs] = scaled
-        if weight is not None:
-            check_precision(weight, weight, f"X: weight column '{roles.weight}'", self.dtype.name, rows)
-            out[:, inputs + 1] = weight
-        return out
-
-    def present(self, rows: Array) -> Mask:
-        """Rows of positive weight."""
-        return np.ones(len(rows), dtype=bool) if self.roles.weight is None else rows[:, -1] > 0
-
-    def training_rows(self, source: Source, held_out: HeldOut, unit: int, block_rows: int) -> Iterator[Array]:
-        """The rows of a unit that are trained on, in their order."""
-        file = source.units[unit].file
-        for block in source.blocks(unit, self.roles.columns, block_rows):
-            rows = self.rows(block)
-            keep = ~self.roles.held_out_of(block, file, held_out) & self.present(rows)
-            yield rows if keep.all() else rows[keep]
-
-    def held_rows(self, held: HeldRows, source: Source) -> Array:
-        """Those of positive weight."""
-        with source.located():
-            first_rows = np.cumsum([0, *source.file_rows])[[source.units[unit].file for unit in held.unit.tolist()]]
-            rows = self._encoded(held.columns, held.y, held.weight, first_rows + held.row)
-        return rows[self.present(rows)]
