@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from deepbasis import DeepBasisRegressor, InputError
+from deepbasis.fitting.values import choose_values
 from deepbasis.tables.warps import count_steps, ordinal_steps
 from support.regressors import Floats, easy, small
 
@@ -149,3 +150,53 @@ def test_what_asks_for_something_else_is_refused():
 def test_one_value_is_a_number():
     X, _ = easy(60)
     np.testing.assert_allclose(small(target="count").fit(X, np.full(60, 3.0)).predict(X), 3.0, atol=0.3)
+
+
+# ---- what "auto" decides ---------------------------------------------------------------------------------------------
+
+
+def sick(rows: int, seed: int = 0) -> tuple[Floats, Floats]:
+    """Most people see no doctor, and some often: half of the counts are 0, whatever the rate of the others."""
+    X, y = easy(rows, seed)
+    rng = np.random.default_rng(seed)
+    return X, rng.poisson(np.exp(y)) * (rng.random(rows) < 0.5).astype(float)
+
+
+@pytest.mark.slow
+def test_auto_takes_counts_where_their_probabilities_are_clearly_better():
+    X, y = sick(1_500)
+    new, y_new = sick(1_500, 1)
+    auto, warped = (small(target=target, epochs=40).fit(X, y) for target in ("auto", "warp"))
+    assert auto.plan_.target == "count"
+    assert "gain" in auto.plan_.target_because
+    dist = warped.predict_dist(new)
+    mass = np.maximum(dist.cdf(y_new + 0.5) - np.where(y_new > 0, dist.cdf(y_new - 0.5), 0.0), 1e-12)
+    assert auto.evaluate(new, y_new)["nll"] < -np.log(mass).mean()
+
+
+def test_auto_takes_ratings_where_their_probabilities_are_clearly_better():
+    """Only the order of the levels matters, and one of them is far away."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(800, 2))
+    latent = X[:, 0] + 0.7 * rng.normal(size=800)
+    y = np.select([latent < -0.7, latent < 0.7], [-1.0, 0.0], 40.0)
+    assert choose_values(X, y, np.ones(800), y, "identity")[0] == "ordinal"
+    rare = np.r_[y[:-1], 9.0]  # new rows may have values that are as rare
+    assert choose_values(X, rare, np.ones(800), rare, "identity") is None
+
+
+@pytest.mark.parametrize("scale", [3.0, 30.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_auto_leaves_rounded_numbers_alone(scale, seed):
+    """A Gaussian that was rounded has nothing to gain: its mass around y is what it should be."""
+    X, y = easy(1_000, seed, noise=0.5)
+    y = np.round(scale * (y + 4.0)).clip(0)
+    assert choose_values(X, y, np.ones(1_000), y, "identity") is None
+
+
+def test_auto_leaves_alone_what_was_asked_for_otherwise():
+    X, y = sick(600)
+    for asked in ({"objective": "mml", "method": "sv-rbf"}, {"method": "dnn"}, {"calibrate": "conformal"}):
+        assert DeepBasisRegressor(**asked, random_state=0).plan(X, y).target != "count"
+    assert DeepBasisRegressor(random_state=0).plan(X, (y > 0).astype(float)).target == "identity"
+    assert DeepBasisRegressor(random_state=0).plan(X, y).target == "count"

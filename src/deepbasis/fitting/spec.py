@@ -86,7 +86,7 @@ class Arguments:
     target: Any = argument(
         AUTO,
         TRANSFORM,
-        "How the target is transformed; auto: warp if that lowers the CRPS of a simple model clearly. "
+        "How the target is transformed; auto: warp, count or ordinal where simple models gain clearly by it. "
         '"identity" leaves it as it is: predictions are symmetric about their mean. "warp" learns from its quantiles a '
         'map that makes it about normal: for skewed targets; those of a positive target stay positive. "log" is for '
         'positive targets whose errors are relative. "count" is for whole numbers from 0, "ordinal" for a few numbers '

@@ -227,10 +227,9 @@ class StreamData:
                 if roles.outputs:
                     target, because = outputs_scaler(spec, roles.outputs, y, weight, y, inputs)
                 else:
-                    y = y[:, 0] if roles.is_censored else y
-                    target, because = target_scaler(
-                        spec, y, weight, np.concatenate([y, ends]), inputs, censored=roles.is_censored
-                    )
+                    censored = roles.is_censored
+                    y = np.concatenate([y[:, 0] if censored else y, ends])
+                    target, because = target_scaler(spec, y[:-2], weight, y, inputs, censored=censored, complete=False)
         if target.warp is None:
             target = statistics.target()
         few = rows[: min(REFERENCE + CALIBRATION, max(1, _SOME_CELLS // preprocessor.width))]

@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from deepbasis.errors import InputError
 from deepbasis.fitting.kinds import AUTO, CLASSES, CONFORMAL, COUNT, IDENTITY, LOG, ORDINAL, WARP
 from deepbasis.fitting.recipe import RECIPES
-from deepbasis.fitting.spec import COUNTS, GAUSSIAN, OUTPUTS, Spec
+from deepbasis.fitting.simple import FEWEST_ROWS, SimpleModels
+from deepbasis.fitting.spec import COUNTS, EXACT, GAUSSIAN, OUTPUTS, Spec
+from deepbasis.fitting.values import choose_values
 from deepbasis.gp.counts import Rate
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.warps import Log
 from deepbasis.tables.scaler import Several, TargetScaler
 from deepbasis.tables.targets import check_counts
@@ -22,17 +25,12 @@ from deepbasis.tables.warps import count_steps, ordinal_steps, quantile_warp, tr
 
 Floats = NDArray[np.float64]
 
-FEWEST_ROWS = 200
-"""Of fewer rows "auto" learns no warp."""
 LEAST_GAIN = 0.02
 """Of the CRPS of a simple model: below it "auto" leaves the target as it is."""
 LEAST_NOISE = 0.35
 """Of the CRPS of a constant, which a simple model must leave."""
 
 _MOST_ROWS = 4_000  # of more rows every m-th is used
-_MOST_COLUMNS, _WAVES = 256, 192
-_NEIGHBOURS, _ROWS_AT_A_TIME = 8, 500
-_RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 _LEVELS = (np.arange(20) + 0.5) / 20
 
 
@@ -45,10 +43,11 @@ def target_scaler(
     *,
     censored: bool = False,
     exposure: Floats | None = None,
+    complete: bool = True,
 ) -> tuple[TargetScaler, str]:
     """From the rows to fit: the scaler that was asked for, and why, where "auto" has decided.
 
-    `every_y` is that of all rows, held-out ones too. `inputs` gives the encoded inputs of rows.
+    `every_y` is that of all rows, held-out ones too, if it is `complete`. `inputs` gives the encoded inputs of rows.
     """
     if spec.calibrate == CONFORMAL and (censored or spec.likelihood in COUNTS):
         raise InputError("calibrate='conformal' needs targets that are numbers, known exactly: leave it out")
@@ -64,7 +63,10 @@ def target_scaler(
         some = np.arange(0, len(y), -(-len(y) // _MOST_ROWS))
         name, why = IDENTITY, "it is censored: ask for a warp or the log" if censored else ""
         if spec.likelihood == GAUSSIAN and not censored:
-            name, why = choose(inputs(some), y[some], None if weight is None else weight[some])
+            x, w = inputs(some), np.ones(len(some)) if weight is None else weight[some]
+            name, why = choose(x, y[some], w)
+            if complete and _may_have_values(spec):
+                name, why = choose_values(x, y[some], w, every_y, name) or (name, why)
     warp: Any = None
     if not isinstance(name, str):
         warp = transformer_warp(name, y, weight, ends)
@@ -102,7 +104,7 @@ def outputs_scaler(
     if spec.calibrate == CONFORMAL:
         raise InputError(f"calibrate='conformal' is for one target, and y has {len(names)} columns: leave it out")
     single = replace(spec, likelihood=GAUSSIAN)
-    found = [target_scaler(single, y[:, k], weight, every_y[:, k], inputs) for k in range(len(names))]
+    found = [target_scaler(single, y[:, k], weight, every_y[:, k], inputs, complete=False) for k in range(len(names))]
     words = [f"{name}: {one.name}{f' ({why})' if why else ''}" for name, (one, why) in zip(names, found, strict=True)]
     return TargetScaler(0.0, 1.0, Several(names, tuple(one for one, _ in found))), "; ".join(words)
 
@@ -114,6 +116,13 @@ def _rate(spec: Spec, y: Floats, weight: Floats | None, every_y: Floats, exposur
     weights = np.ones(len(y)) if weight is None else weight
     total = float(weights @ (np.ones(len(y)) if exposure is None else exposure))
     return Rate(max(float(weights @ y), 0.5) / total)
+
+
+def _may_have_values(spec: Spec) -> bool:
+    """Whether what else was asked for leaves a prediction of probabilities of values."""
+    objective = spec.objective or (METHODS[spec.method].objective if spec.method != AUTO else "")
+    asked = spec.calibrate != AUTO or spec.trend == "linear"
+    return objective not in (EXACT, "mse") and not asked
 
 
 def choose(x: Floats, y: Floats, weight: Floats | None) -> tuple[str, str]:
@@ -133,13 +142,12 @@ def choose(x: Floats, y: Floats, weight: Floats | None) -> tuple[str, str]:
     if warp is None:
         return IDENTITY, "it has fewer than three values"
     plain, warped = TargetScaler.fit(y, w), TargetScaler.fit(y, w, warp)
-    features = _features(x)
-    gain, clear, _ = _gain(lambda z: _left_out(features, z, w), plain, warped, y, w)
+    simple = SimpleModels(x, w)
+    gain, clear, _ = _gain(simple.left_by_ridge, plain, warped, y, w)
     words = "raise" if gain < 0 else "lower"
     if not clear:
         return IDENTITY, f"a warp would {words} the CRPS of a simple model by {100 * abs(gain):.1f} %"
-    near = _neighbours(x)
-    again, clear, left = _gain(lambda z: z - np.average(z[near], 1, w[near]), plain, warped, y, w)
+    again, clear, left = _gain(simple.left_by_neighbours, plain, warped, y, w)
     if not clear or left < LEAST_NOISE:
         return IDENTITY, (
             f"a warp would lower the CRPS of a simple model by {100 * gain:.1f} %, and by {100 * again:.1f} % that of "
@@ -162,16 +170,6 @@ def _gain(
     return share, share >= LEAST_GAIN and gain > 2.0 * error, total / constant
 
 
-def _features(x: Floats) -> Floats:
-    """A constant, the columns, and waves across all of them, of two lengths."""
-    rng = np.random.default_rng(0)
-    columns = x.shape[1]
-    frequencies = rng.normal(size=(columns, _WAVES)) / np.sqrt(max(columns, 1))
-    frequencies[:, ::2] *= 3.0
-    waves = np.cos(x @ frequencies + rng.uniform(0.0, 2.0 * np.pi, _WAVES))
-    return np.concatenate([np.ones((len(x), 1)), x[:, :_MOST_COLUMNS], waves], 1)
-
-
 def _crps(target: TargetScaler, z: Floats, left: Floats, y: Floats, weight: Floats) -> Floats:
     """Of each row, from 20 quantiles: those of all residuals, made symmetric, around what was predicted."""
     size = np.abs(left)
@@ -181,34 +179,3 @@ def _crps(target: TargetScaler, z: Floats, left: Floats, y: Floats, weight: Floa
     quantiles = target.inverse(torch.from_numpy((z - left)[:, None] + steps)).numpy()
     error = y[:, None] - quantiles
     return np.asarray(2.0 * np.maximum(_LEVELS * error, (_LEVELS - 1.0) * error).mean(1))
-
-
-def _left_out(features: Floats, z: Floats, weight: Floats) -> Floats:
-    """What a ridge regression on all other rows leaves of each z, with the best of some penalties."""
-    root = np.sqrt(weight / weight.mean())
-    scaled = features * root[:, None]
-    eigenvalues, vectors = np.linalg.eigh(scaled.T @ scaled)
-    rotated = scaled @ vectors
-    onto = rotated.T @ (root * z)
-    best, smallest = z, np.inf
-    for ridge in _RIDGES:
-        inverse = 1.0 / (np.maximum(eigenvalues, 0.0) + ridge)
-        residual = root * z - rotated @ (inverse * onto)
-        leverage = np.minimum((np.square(rotated) @ inverse), 1.0 - 1e-6)
-        left = residual / (1.0 - leverage) / root
-        loss = float(weight @ np.square(left))
-        if loss < smallest:
-            best, smallest = left, loss
-    return best
-
-
-def _neighbours(x: Floats) -> NDArray[np.int64]:
-    """The numbers of the rows that are nearest to each."""
-    found = []
-    squares = np.square(x).sum(1)
-    for first in range(0, len(x), _ROWS_AT_A_TIME):
-        some = slice(first, first + _ROWS_AT_A_TIME)
-        distances = squares - 2.0 * (x[some] @ x.T)
-        distances[np.arange(len(distances)), np.arange(first, first + len(distances))] = np.inf
-        found.append(np.argpartition(distances, _NEIGHBOURS, 1)[:, :_NEIGHBOURS])
-    return np.concatenate(found)
