@@ -44,15 +44,15 @@ MUTATIONS = [
     gp(
         "KL: sign of the log-determinant",
         "posterior",
-        ") - k * self.log_diagonal.sum()",
-        ") + k * self.log_diagonal.sum()",
+        "0.5 * L2 - self.log_diagonal.sum()",
+        "0.5 * L2 + self.log_diagonal.sum()",
         "model",
     ),
     gp(
         "KL of several functions: the covariance once",
         "posterior",
-        "0.5 * (k * L2 +",
-        "0.5 * (L2 +",
+        "return of_each_L * of_L +",
+        "return of_L +",
         "classes",
     ),
     gp(
@@ -230,8 +230,38 @@ MUTATIONS = [
     ),
     gp("a spline's curvature", "warps", "((a - b) + (c - b)) / 2, ", "((a - b) + (c - b)) / 3, ", "warped"),
     # ---- gp: axes
-    gp("variance: L for L^T", "posterior", "Lt_phi = phi @ self.L()", "Lt_phi = phi @ self.L().mT", "model"),
-    gp("draws of q(w): L^T for L", "posterior", "self.m + e @ self.L().mT", "self.m + e @ self.L()", "model"),
+    gp("variance: L for L^T", "posterior", "phi @ (L if L.dim() == 2", "phi @ (L.mT if L.dim() == 2", "model"),
+    gp(
+        "draws of q(w): L^T for L",
+        "posterior",
+        "L if L.dim() == 2 else L[0]).mT",
+        "L if L.dim() == 2 else L[0])",
+        "model",
+    ),
+    gp(
+        "outputs: the copula with R for its inverse",
+        "outputs",
+        "0.5 * (e.square().sum(0)",
+        "0.5 * (-e.square().sum(0)",
+        "outputs",
+    ),
+    gp("outputs: the copula without its determinant", "outputs", " - L.diagonal().log().sum() -", " -", "outputs"),
+    gp("outputs: the trace in units of one noise", "outputs", ".reciprocal().sum().reciprocal()", ".mean()", "outputs"),
+    gp(
+        "outputs: draws that do not correlate",
+        "outputs",
+        "z = z @ torch.linalg.cholesky(self.correlation.to(z)).mT",
+        "pass",
+        "outputs",
+    ),
+    gp(
+        "noise of the inputs: the noise for its log",
+        "input_noise",
+        ".clamp(_LEAST, _MOST).exp()",
+        ".clamp(_LEAST, _MOST)",
+        "input_noise",
+    ),
+    gp("noise of the inputs: without what is not known", "input_noise", "var[:, 1:].sqrt() *", "0.0 *", "input_noise"),
     # ---- fitting
     fitting(
         "noise in units of the target, not squared",
@@ -250,8 +280,8 @@ MUTATIONS = [
     fitting(
         "score of a constant: in the units of training",
         "held_out",
-        "metrics.nll(simple, own_y, weight)",
-        "metrics.nll(simple, y, weight)",
+        "simple.log_prob(own_y), ours",
+        "simple.log_prob(y), ours",
         "after_a_fit",
     ),
     fitting(

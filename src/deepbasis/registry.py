@@ -86,6 +86,7 @@ LIKELIHOODS: Registry[Any] = Registry(
         "outputs": "deepbasis.gp.outputs:OutputsLikelihood",
         "censored": "deepbasis.gp.censored:CensoredLikelihood",
         "student": "deepbasis.gp.student:StudentLikelihood",
+        "input-noise": "deepbasis.gp.input_noise:InputNoiseLikelihood",
         "poisson": "deepbasis.gp.counts:PoissonLikelihood",
         "negative-binomial": "deepbasis.gp.counts:NegativeBinomialLikelihood",
     },

@@ -25,10 +25,20 @@ from deepbasis.fitting.recipe import (
     stream_epochs_for,
     weights_for,
 )
-from deepbasis.fitting.spec import CENSORED, COUNTS, EXACT, GAUSSIAN, INTERVAL, OUTPUTS, STUDENT, Spec
+from deepbasis.fitting.spec import (
+    CENSORED,
+    COUNTS,
+    EXACT,
+    GAUSSIAN,
+    INPUT_NOISE,
+    INTERVAL,
+    OUTPUTS,
+    STUDENT,
+    Spec,
+)
+from deepbasis.fitting.suited import suited
 from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.methods import METHODS
-from deepbasis.registry import LIKELIHOODS
 
 NETWORK = "dbk-silu"
 """What method="auto" tries on every table."""
@@ -77,10 +87,9 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     objective = spec.objective or METHODS[method_of(spec)].objective
     if facts.edges and objective not in (EXACT, "mse"):
         spec = replace(spec, likelihood=INTERVAL)
+    spec = suited(spec, facts, objective)
     if facts.classes:
-        spec, recipe = _for_classes(spec), replace(recipe, small=recipe.small_classes)
-    if facts.outputs:
-        spec = _for_outputs(spec, facts.outputs)
+        recipe = replace(recipe, small=recipe.small_classes)
     if facts.censored:
         if spec.likelihood not in (GAUSSIAN, CENSORED) or objective == "mse":
             what = f"likelihood {spec.likelihood!r}" if spec.likelihood != GAUSSIAN else f"objective {objective!r}"
@@ -124,35 +133,6 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     )
 
 
-def _for_classes(spec: Spec) -> Spec:
-    """What is fitted to classes, where nothing else was asked for; the rest is refused."""
-    if spec.likelihood == GAUSSIAN:
-        spec = replace(spec, likelihood=CLASSES)
-    if LIKELIHOODS[spec.likelihood].target != "class":
-        raise InputError(f"likelihood {spec.likelihood!r} is for numbers, and the target is classes: leave it out")
-    objective = spec.objective or METHODS[method_of(spec)].objective
-    if objective in ("elbo", "mse", EXACT):
-        what = f"method {spec.method!r}" if spec.objective is None else f"objective {spec.objective!r}"
-        raise InputError(
-            f"{what} is not for classes: they are trained by the probability of the class (dppgp, ppgp), as the "
-            "methods dbk-silu, dbk-rbf and pp-dkl are"
-        )
-    if spec.trend == "linear":
-        raise InputError("trend 'linear' is for numbers, and the target is classes: leave it out")
-    return spec if spec.trend == "none" else replace(spec, trend="none")
-
-
-def _for_outputs(spec: Spec, outputs: int) -> Spec:
-    """What is fitted to several outputs; what is for one alone is refused."""
-    objective = spec.objective or METHODS[method_of(spec)].objective
-    if objective in ("mse", EXACT):
-        what = f"method {spec.method!r}" if spec.objective is None else f"objective {spec.objective!r}"
-        raise InputError(f"{what} is for one target, and y has {outputs} columns: take another, or fit one for each")
-    if spec.trend == "linear":
-        raise InputError(f"trend 'linear' is for one target, and y has {outputs} columns: leave it out")
-    return replace(spec, likelihood=OUTPUTS, trend="none")
-
-
 def _on_all_rows(kernel: Candidate, facts: Facts) -> Candidate:
     """Each parameter fits the rows that judge it by about a nat too much in all: where that is little it may."""
     parameters = facts.columns + 2  # lengthscales, variance, noise
@@ -165,7 +145,7 @@ def _rivals(spec: Spec, recipe: Recipe, network: Candidate, facts: Facts) -> lis
     on_gpu = devices.named(spec.device).type == "cuda"
     decay = recipe.networks(facts.rows, settings.exact, on_gpu).rival_decay
     asked = spec.embedding != AUTO or spec.weight_decay != AUTO or facts.streamed
-    asked |= spec.likelihood not in (GAUSSIAN, CLASSES, OUTPUTS)
+    asked |= spec.likelihood not in (GAUSSIAN, CLASSES, OUTPUTS, INPUT_NOISE)
     steps = settings.epochs * settings.passes * -(-facts.rows // settings.batch_size)
     is_map = network.architecture.embedding == "fourier"
     if asked or is_map or decay is None or settings.exact or steps < 8 * recipe.race_steps:
@@ -287,7 +267,7 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
         settings=settings,
         members=spec.members,
         weights=weights_for(networks, objective, *(None if w == AUTO else float(w) for w in (spec.alpha, spec.beta))),
-        calibrate=recipe.calibrate and spec.likelihood in (GAUSSIAN, CLASSES, OUTPUTS)
+        calibrate=recipe.calibrate and spec.likelihood in (GAUSSIAN, CLASSES, OUTPUTS, INPUT_NOISE)
         if spec.calibrate == AUTO
         else bool(spec.calibrate),
     ), epoch_rows

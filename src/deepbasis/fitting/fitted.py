@@ -177,7 +177,7 @@ class Fitted:
 
         @torch.no_grad()
         def drawn(x: Tensor) -> Tensor:
-            means = {k: models[k](x).mean for k in set(of_member)}
+            means = {k: models[k].mean_at(x) for k in set(of_member)}
             return torch.stack(
                 [torch.lerp(means[k], draw(x)[0], farther) for k, draw in zip(of_member, draws, strict=True)], 1
             )

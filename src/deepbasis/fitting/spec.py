@@ -36,6 +36,7 @@ GAUSSIAN, INTERVAL, CENSORED = "gaussian", "interval", "censored"
 COUNTS = ("poisson", "negative-binomial")
 STUDENT = "student"
 OUTPUTS = "outputs"
+CONSTANT, INPUT, INPUT_NOISE = "constant", "input", "input-noise"
 OPTIMISERS = ("adamw", "muon", "lbfgs")
 EXACT = "mml"
 """The objective of exact training, by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
@@ -79,8 +80,15 @@ class Arguments:
         one_of(lambda: LIKELIHOODS, many=True),
         'Distribution of the target around the function: "gaussian" or another. "student" has heavy tails, for '
         'outliers. "poisson" and "negative-binomial" are for counts whose rate is an exponential function of it, '
-        'perhaps with an exposure. "interval", "censored", "classes" and "outputs" are what some targets are trained '
-        "with, and are taken by themselves.",
+        'perhaps with an exposure. "interval", "censored", "classes", "outputs" and "input-noise" are what some fits '
+        "are trained with, and are taken by themselves.",
+        MODEL,
+    )
+    noise: str = argument(
+        CONSTANT,
+        one_of(lambda: (CONSTANT, INPUT)),
+        "Whether the noise is a constant or a function of the inputs. With a constant the uncertainty of the "
+        'function says where the target varies more. "input" gives the noise a function of its own.',
         MODEL,
     )
     target: Any = argument(

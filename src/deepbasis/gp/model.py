@@ -105,8 +105,12 @@ class DeepBasisGP(nn.Module):
         return Terms(self.prior_mean(x) + mean, var, prior_var, correction, self.posterior.kl(), info)
 
     def mean_at(self, x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
-        """The mean of f alone, as in `forward`."""
-        return self.prior_mean(x) + (self.basis(x) * self.posterior.m).sum(-1)
+        """The mean of f alone, as in `forward`; of several functions, of the first."""
+        m = self.posterior.m
+        return self._first_mean(x) + (self.basis(x) * (m if m.dim() == 1 else m[0])).sum(-1)
+
+    def _first_mean(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "*b"]:
+        return self.mean[0] if self.mean.dim() else self.prior_mean(x)
 
     def covariance(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b b"]:
         """Of f between rows under q(w), with what the basis misses of the full kernel if `corrected` (Eq. 4)."""
@@ -194,6 +198,6 @@ class DeepBasisGP(nn.Module):
 
         def functions(x: Float[Tensor, "b d"]) -> Float[Tensor, "s b"]:
             with torch.no_grad():
-                return self.prior_mean(x) + w @ self.basis(x).mT
+                return self._first_mean(x) + w @ self.basis(x).mT
 
         return functions

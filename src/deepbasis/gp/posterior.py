@@ -52,9 +52,10 @@ class WeightPosterior(nn.Module):
         return of_each_L * of_L + 0.5 * (self.m.square().sum() - self.functions * self.rank)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s r"]:
-        """Independent draws w = m + L e."""
+        """Independent draws w = m + L e; of several functions, of the first."""
         e = torch.randn(count, self.rank, dtype=self.m.dtype, device=self.m.device, generator=generator)
-        return self.m + e @ self.L().mT
+        L = self.L()
+        return (self.m if self.m.dim() == 1 else self.m[0]) + e @ (L if L.dim() == 2 else L[0]).mT
 
     @staticmethod
     def parameters_of(m: Float[Tensor, " r"], covariance: Float[Tensor, "r r"]) -> dict[str, Tensor]:
