@@ -247,6 +247,8 @@ class OutputsCalibration:
         rows = found["correlation"]
         if None in each or not all(isinstance(row, list) and len(row) == len(rows) for row in rows):
             raise ValueError("its calibration of several outputs has gaps")
+        if not all(type(number) is float for row in rows for number in row):
+            raise ValueError("its correlation of outputs is not of numbers")
         return cls(tuple(one for one in each if one is not None), tuple(tuple(row) for row in rows))
 
     @property
