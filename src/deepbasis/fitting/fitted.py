@@ -240,7 +240,7 @@ class Fitted:
         tensors, metadata = storage.load(path, KIND)
         try:
             return _restored(tensors, metadata, device)
-        except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise FileFormatError(f"{path} does not hold a model that this release understands: {error}") from error
 
 
