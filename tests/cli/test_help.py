@@ -97,7 +97,7 @@ def test_the_shell_completes_commands_and_words():
         environment = {**os.environ, "_DEEPBASIS_COMPLETE": "complete_bash", **words}
         return subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=False).stdout
 
-    assert completed("deepbasis e").split() == ["evaluate", "explain"]
+    assert completed("deepbasis e").split() == ["evaluate", "explain", "export"]
     assert completed("deepbasis fit --method sv").split() == ["sv-dkl", "sv-rbf", "sv-rbf-linear"]
     assert completed("deepbasis fit --method a").split() == ["auto"]
     assert "--validation-fraction" in completed("deepbasis fit --valid").split()

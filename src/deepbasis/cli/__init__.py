@@ -1,4 +1,4 @@
-"""The command `deepbasis`: fit, predict, evaluate, info, explain, report, demo and reproduce.
+"""The command `deepbasis`: fit, predict, evaluate, info, explain, report, export, demo and reproduce.
 
 A command is a file of this room. It imports torch, pandas and scikit-learn inside its function, so that `--help`
 answers at once. An expected error (a `DeepBasisError`, or a refusal by the system) is one line on stderr and exit
@@ -15,6 +15,7 @@ from deepbasis import __version__
 from deepbasis.cli.demo import demo
 from deepbasis.cli.evaluate import evaluate
 from deepbasis.cli.explain import explain
+from deepbasis.cli.export import export
 from deepbasis.cli.failures import Group
 from deepbasis.cli.fit import fit
 from deepbasis.cli.info import info
@@ -53,7 +54,7 @@ def deepbasis(
 
 
 # In the order in which the help shows them.
-for command in (fit, predict, evaluate, info, explain, report, demo, reproduce):
+for command in (fit, predict, evaluate, info, explain, report, export, demo, reproduce):
     command.__annotations__ = get_type_hints(command, include_extras=True)  # once, not four times
     app.command()(command)
 

@@ -46,6 +46,23 @@ def one_table(path: str, command: str, argument: str) -> None:
         raise InputError(f"{argument} '{path}' is a folder or a pattern, but {command} takes one file: give its name")
 
 
+def quantile_levels(text: str) -> tuple[float, ...]:
+    """What --quantiles names."""
+    levels: list[float] = []
+    for word in text.split(","):
+        try:
+            level = float(word)
+        except ValueError:
+            level = 0.0
+        if not 0.0 < level < 1.0:
+            got = f"'{word.strip()}'"
+            raise InputError(f"--quantiles must be numbers between 0 and 1, separated by commas, got {got} in '{text}'")
+        if level in levels:
+            raise InputError(f"--quantiles has {level:g} twice: name each quantile once")
+        levels.append(level)
+    return tuple(levels)
+
+
 @contextmanager
 def workers(device: str = "auto") -> Iterator[Team]:
     """The workers of this run; a single one unless torchrun has started several."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deepbasis.cli.common import load_model, table_at, workers
+from deepbasis.cli.common import load_model, quantile_levels, table_at, workers
 from deepbasis.cli.failures import notices
 from deepbasis.cli.options import (
     OUTPUT,
@@ -109,7 +109,7 @@ def predict(
     from deepbasis.fitting.budget import parse_memory
     from deepbasis.tables.predictions import ClassColumns, PredictionColumns
 
-    levels = () if quantiles is None else _levels(quantiles)
+    levels = () if quantiles is None else quantile_levels(quantiles)
     interval = _coverage(coverage) if coverage is not None else None if levels else 0.95
     if guarantee and interval is None:
         raise InputError("--guarantee is for the interval, and --quantiles takes its place: give --coverage too")
@@ -149,22 +149,6 @@ def _coverage(value: float) -> float:
         hint = f"; for {value:g} % give {value / 100:g}" if 1.0 < value < 100.0 else ""
         raise InputError(f"--coverage must lie between 0 and 1, as 0.95 does, got {value:g}{hint}")
     return value
-
-
-def _levels(text: str) -> tuple[float, ...]:
-    levels: list[float] = []
-    for word in text.split(","):
-        try:
-            level = float(word)
-        except ValueError:
-            level = 0.0
-        if not 0.0 < level < 1.0:
-            got = f"'{word.strip()}'"
-            raise InputError(f"--quantiles must be numbers between 0 and 1, separated by commas, got {got} in '{text}'")
-        if level in levels:
-            raise InputError(f"--quantiles has {level:g} twice: name each quantile once")
-        levels.append(level)
-    return tuple(levels)
 
 
 def _check_ids(ids: list[str], predicted: list[str]) -> None:
