@@ -11,7 +11,8 @@ import torch
 
 from deepbasis import DeepBasisRegressor, InputError
 from deepbasis.gp.predictive import GaussianMixture
-from deepbasis.interop.onnx import LEVELS, NumberEncoding, export_onnx, number_columns
+from deepbasis.interop.encoding import NumberEncoding, number_columns
+from deepbasis.interop.onnx import LEVELS, export_onnx
 from deepbasis.interop.quantiles import MixtureQuantiles
 
 pytestmark = [
@@ -46,7 +47,7 @@ def test_numbers_are_encoded_as_the_preprocessor_does() -> None:
     preprocessor = fitted().fitted_.preprocessor
     new = table(50, seed=2)
     new.loc[1, "a"] = np.nan  # a column without gaps in training
-    found = NumberEncoding(number_columns(preprocessor)[1])(torch.from_numpy(numbers(new)))
+    found = NumberEncoding(number_columns(preprocessor, "a graph")[1])(torch.from_numpy(numbers(new)))
     np.testing.assert_allclose(found.numpy(), preprocessor.transform(new), rtol=1e-12, atol=1e-12)
     assert found.shape[1] == 5  # a, b and its gaps, c, flag; "same" says nothing
 

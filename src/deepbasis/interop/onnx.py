@@ -27,17 +27,16 @@ from deepbasis.fitting.kinds import SHARE
 from deepbasis.gp.predictive import GaussianMixture, Predictive
 from deepbasis.gp.warped import Warped
 from deepbasis.gp.warps import Spline, Warp, normal_rule
+from deepbasis.interop.encoding import NumberEncoding, number_columns
 from deepbasis.interop.quantiles import MixtureQuantiles
-from deepbasis.tables.encoders import FLAT, Encoding
+from deepbasis.tables.encoders import Encoding
 from deepbasis.tables.output import writing
-from deepbasis.tables.preprocessing import Preprocessor
 
 LEVELS = (0.025, 0.1, 0.5, 0.9, 0.975)
 OUTPUTS = ("mean", "std", "quantiles")
 NEEDS = "ONNX export needs onnx and onnxscript: pip install 'deepbasis[onnx]'"
 
 _OPSET = 20
-_KINDS = {"numeric": "a number", "boolean": "0 or 1"}
 _NODES = 4.0  # to a standard deviation, of the moments of a warped target
 _ROWS = 3  # of the example that is followed; any number but 0 and 1, which torch.export takes for constants
 
@@ -57,7 +56,7 @@ def export_onnx(fitted: Fitted, path: str | PathLike[str], levels: Sequence[floa
         import_module("onnxscript")
     except ModuleNotFoundError:
         raise InputError(NEEDS) from None
-    names, encodings = number_columns(fitted.preprocessor)
+    names, encodings = number_columns(fitted.preprocessor, "an ONNX graph")
     predictor = Predictor(fitted, encodings, levels).eval()
     example = torch.zeros(_ROWS, len(encodings), dtype=torch.float64)
     rows = {0: torch.export.Dim("n")}
@@ -84,55 +83,6 @@ def export_onnx(fitted: Fitted, path: str | PathLike[str], levels: Sequence[floa
     content = program.model_proto.SerializeToString()
     with writing(path) as file:
         file.write(content)
-
-
-def number_columns(preprocessor: Preprocessor) -> tuple[list[str], list[Encoding]]:
-    """The columns that a graph takes; one that says something and is no number is an error."""
-    found = []
-    for name, encoding in zip(preprocessor.names, preprocessor.encodings, strict=True):
-        plain = encoding.kind in _KINDS and encoding.rule is None
-        if plain:
-            found.append((name, encoding))
-        elif encoding.width:
-            kind = f"{encoding.kind}, read from text" if encoding.rule is not None else encoding.kind
-            raise InputError(
-                f"column '{name}' cannot be part of an ONNX graph, because it is {kind}: only numbers and truth values "
-                "can; encode it as numbers before the fit, or leave it out"
-            )
-    if not found:
-        raise InputError("the model has no column of numbers: there is nothing that an ONNX graph could take")
-    names, encodings = zip(*found, strict=True)
-    return list(names), list(encodings)
-
-
-class NumberEncoding(nn.Module):
-    """`Preprocessor.transform` of columns of numbers."""
-
-    center: Tensor
-    scale: Tensor
-    fill: Tensor
-    linear: Tensor
-
-    def __init__(self, encodings: Sequence[Encoding]) -> None:
-        super().__init__()
-        self.varying = [k for k, one in enumerate(encodings) if one.varies]
-        self.with_gaps = [k for k, one in enumerate(encodings) if one.missing]
-        for name in ("center", "scale", "fill", "linear"):
-            numbers = [getattr(encodings[k], name) for k in self.varying]
-            self.register_buffer(name, torch.tensor(numbers, dtype=torch.float64))
-        outputs = [(k, 0) for k in self.varying] + [(k, 1) for k in self.with_gaps]
-        self.order = sorted(range(len(outputs)), key=outputs.__getitem__)  # a column's gaps come after it
-
-    def forward(self, X: Tensor) -> Tensor:
-        if not self.order:
-            return torch.zeros_like(X[:, :1])
-        values = X[:, self.varying]
-        z = (values - self.center) / self.scale
-        size = z.abs().clamp_max(FLAT)
-        far = self.linear + (1.0 + (size - self.linear).clamp_min(0.0)).log()  # see `tables.encoders.squash`
-        size = torch.where(size > self.linear, far, size)
-        z = torch.where(values.isnan(), self.fill, torch.where(z < 0.0, -size, size))
-        return torch.cat([z, X[:, self.with_gaps].isnan().to(X.dtype)], 1)[:, self.order]
 
 
 class Predictor(nn.Module):
