@@ -34,7 +34,7 @@ PARTS_OF_THE_PAPER = [
     *(f"Fig. {number}" for number in range(1, 11)),
     *(f"Table {number}" for number in range(1, 3)),
 ]
-SCRIPTS = ["README.md", "docs/guide.md", "docs/pytorch.md"]
+SCRIPTS = ["README.md", "docs/guide.md", "docs/pytorch.md", "docs/interop.md"]
 """Documents whose Python blocks, one after another, are a program."""
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
 
