@@ -62,6 +62,8 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) benchmarks/memory.py --quick
 	$(RUN) benchmarks/soak.py --quick
 	$(RUN) benchmarks/trust.py --quick
+	$(RUN) benchmarks/bayesopt.py --quick
+	$(RUN) benchmarks/export.py --quick
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

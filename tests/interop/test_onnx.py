@@ -66,7 +66,6 @@ def test_quantiles_of_mixtures_that_are_hard() -> None:
         assert float((mixture.cdf(found[:, k]) / level - 1.0).abs().max()) < 1e-6
 
 
-@pytest.mark.compiled
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
