@@ -20,7 +20,7 @@ ROOMS = [
     ["tables"],
     ["engine"],
     ["fitting"],
-    ["estimators", "classifier"],
+    ["updating", "estimators", "classifier"],
     ["scoring", "explain", "report"],
     ["interop"],
     ["paper"],

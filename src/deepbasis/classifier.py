@@ -28,6 +28,7 @@ from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.run import fit_table
 from deepbasis.fitting.spec import Arguments, RunOptions, Spec, argument, arguments, parameters_section
 from deepbasis.fitting.train import Execution, deadline
+from deepbasis.fitting.update import check_learns
 from deepbasis.gp.classes import Classes
 from deepbasis.registry import LIKELIHOODS
 from deepbasis.tables.labels import Labels
@@ -155,6 +156,12 @@ class DeepBasisClassifier(ClassifierMixin, BaseEstimator, Arguments):  # type: i
         """Only now is anything changed: a fit that fails leaves what there was."""
         self.classes_ = fitted.target.labels.array
         adopt(self, fitted)
+        return self
+
+    def update(self, X: Any, y: ArrayLike) -> Self:
+        """Refused: a classifier cannot take in more rows without a fit."""
+        check_is_fitted(self)
+        check_learns(self.fitted_)
         return self
 
     # ---- predictions -------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from deepbasis.fitting.train import Execution, deadline
 from deepbasis.gp.predictive import Predictive
 from deepbasis.tables.table import Table
 from deepbasis.tables.targets import group_names
+from deepbasis.updating import Updating
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +52,7 @@ def adopt(estimator: BaseEstimator, fitted: Fitted) -> None:
         warnings.warn(text, FitWarning, stacklevel=4)
 
 
-class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ignore[misc]
+class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  # type: ignore[misc]
     __doc__ = f"""Regression that predicts a distribution for every row: Gaussian processes with deep basis kernels.
 
     Parameters
@@ -88,8 +89,6 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
     rows_ : int
         Rows of the fitted table, validation rows included.
     """
-
-    fitted_: Fitted
 
     plan_ = property(attrgetter("fitted_.plan"))
     method_ = property(attrgetter("fitted_.architecture.method"))
@@ -225,11 +224,12 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
         check_is_fitted(self)
         if return_std and return_cov:
             raise InputError("return_std and return_cov cannot both be True: the covariance has the variances")
+        fitted = self.fitted_
         if return_cov:
-            return self.fitted_.mean(X), covariance(self.fitted_, X)
+            return fitted.mean(X), covariance(fitted, X)
         if not return_std:
-            return self.fitted_.mean(X)
-        predicted = self.fitted_.predict(X)
+            return fitted.mean(X)
+        predicted = fitted.predict(X)
         return predicted.mean, predicted.std
 
     def predict_interval(
@@ -243,8 +243,8 @@ class DeepBasisRegressor(RegressorMixin, BaseEstimator, Arguments):  # type: ign
         if not guarantee and groups is None:
             return self.predict_dist(X).interval(coverage)
         check_is_fitted(self)
-        promise = self.fitted_.guarantee()
-        predicted = self.fitted_.predict(X).tensors
+        fitted = self.fitted_  # one model, though another thread may update it
+        promise, predicted = fitted.guarantee(), fitted.predict(X).tensors
         names = None if groups is None else group_names(groups, len(predicted))
         lower, upper = promise.interval(predicted, SHARE.check("coverage", coverage), names)
         return lower.numpy(), upper.numpy()

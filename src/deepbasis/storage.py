@@ -68,6 +68,15 @@ def load(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], di
     return tensors, envelope["metadata"]
 
 
+def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Tensors by what they belong to: "member/0/mean" is the "mean" of "member/0"."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        part, k, own = name.split("/", 2)
+        found.setdefault(f"{part}/{k}", {})[own] = tensor
+    return found
+
+
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Write to a temporary file beside `path`, sync it, then rename: `path` never holds half of anything."""
     with writing_atomically(path) as file:

@@ -165,17 +165,22 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
     **{f"rows={value!r}": put("rows", value=value) for value in (-1, 0, "x", None, 4.5)},
     **{f"alpha_={value!r}": put("alpha", value=value) for value in ("x", None, -1.0, [])},
     **{
-        f"calibration={value!r}"[:60]: put("calibration", value=value)
+        f"calibration={value!r}"[:80]: put("calibration", value=value)
         for value in (
-            *(0, 1.0, "x", [], {}, [1.0], {"scales": [1.0]}, {"scales": [], "weights": []}),
+            *(0, 1.0, "x", [], {}, [1.0], {"scales": [1.0], "rows": 9.0}, {"scales": [], "weights": [], "rows": 9.0}),
             *(
-                {"scales": [scale], "weights": [1.0]}
+                {"scales": [scale], "weights": [1.0], "rows": 9.0}
                 for scale in (0, 0.0, -1.0, 2.0**64, 1e150, 1e-150, 10**400, "1", None, [1.0])
             ),
-            *({"scales": [1.0, 2.0], "weights": given} for given in ([1.0], [1.5, -0.5], [0.5, 0.4], [0.5, "0.5"])),
-            *({"scales": given, "weights": [1.0]} for given in ("1", 1.0, {"1": 1.0})),
-            {"scales": [1.0], "weights": [1.0], "more": 1},
-            {"scales": [1.0] * 1000, "weights": [0.001] * 1000},
+            *(
+                {"scales": [1.0, 2.0], "weights": given, "rows": 9.0}
+                for given in ([1.0], [1.5, -0.5], [0.5, 0.4], [0.5, "0.5"])
+            ),
+            *({"scales": given, "weights": [1.0], "rows": 9.0} for given in ("1", 1.0, {"1": 1.0})),
+            *({"scales": [1.0], "weights": [1.0], "rows": given} for given in (-1.0, "9", None, [], 10**400)),
+            {"scales": [1.0], "weights": [1.0]},
+            {"scales": [1.0], "weights": [1.0], "rows": 9.0, "more": 1},
+            {"scales": [1.0] * 1000, "weights": [0.001] * 1000, "rows": 9.0},
         )
     },
     **{f"scale={value!r}": put("preprocessing", "columns", 0, "scale", value=value) for value in (0.0, "1", [1.0])},
@@ -196,7 +201,7 @@ def test_metadata_that_make_no_sense_are_refused(path: Path, saved: Path, name: 
     assert str(path) in str(error.value)
 
 
-def without(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
+def without(name: str) -> Callable[[dict[str, torch.Tensor]], Any]:
     return lambda tensors: tensors.__delitem__(next(key for key in tensors if key.startswith(name)))
 
 
@@ -208,7 +213,7 @@ def changed(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callab
     return apply
 
 
-WRONG_TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], None]] = {
+WRONG_TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], Any]] = {
     "a weight gone": without("member/0/"),
     "a member's mean gone": without("member/1/mean"),
     "a history gone": without("history/1/"),
@@ -227,6 +232,14 @@ WRONG_TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], None]] = {
     "a huge noise": changed("member/0/likelihood", lambda t: t + 2000.0),
     "a history too short": changed("history/0/noise", lambda t: t[:-1]),
     "a history in float32": changed("history/0/noise", lambda t: t.float()),
+    "sums of a member gone": without("learned/1/"),
+    "a member's sums gone": lambda tensors: [tensors.pop(f"learned/0/{one}") for one in ("gram", "projection", "n")],
+    "sums of another size": changed("learned/0/gram", lambda t: t[:-1]),
+    "sums in float32": changed("learned/1/projection", lambda t: t.float()),
+    "sums that are not finite": changed("learned/0/gram", lambda t: t * math.nan),
+    "huge sums": changed("learned/0/projection", lambda t: torch.full_like(t, 1e31)),
+    "sums of less than no rows": changed("learned/1/n", lambda t: -1.0 - t),
+    "rows apart without a promise": lambda tensors: tensors.update({"apart/0/x": torch.ones(3, 4)}),
     "a history too many": lambda tensors: tensors.update({"history/0/more": tensors["history/0/noise"].clone()}),
 }
 

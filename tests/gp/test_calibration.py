@@ -82,7 +82,21 @@ def test_it_ends_where_the_penalised_likelihood_is_stationary():
 
 
 def test_no_step_is_the_prior():
-    assert calibrate(gaussian(), drawn(ROWS), steps=0) == Calibration(PRIOR_SCALES, PRIOR_WEIGHTS)
+    assert calibrate(gaussian(), drawn(ROWS), steps=0) == Calibration(PRIOR_SCALES, PRIOR_WEIGHTS, float(ROWS))
+
+
+def test_a_calibration_goes_on_from_another_as_if_it_had_all_rows():
+    """To within what is lost when the first rows are not asked again; without new rows it stays."""
+    predicted, y = ensemble(), 3.0 * drawn(ROWS, seed=3)
+    half = ROWS // 2
+    together = calibrate(predicted, y)
+    first = calibrate(predicted[:half], y[:half])
+    then = calibrate(predicted[half:], y[half:], before=first)
+    assert then.rows == together.rows == ROWS
+    assert abs(then.mean_scale - together.mean_scale) < 0.6 * abs(first.mean_scale - together.mean_scale)
+    nothing = calibrate(predicted, y, torch.full((ROWS,), 1e-12, dtype=torch.float64), before=first)
+    np.testing.assert_allclose(nothing.scales, first.scales, rtol=1e-9)
+    np.testing.assert_allclose(nothing.weights, first.weights, rtol=1e-9)
 
 
 # --- densities that are known

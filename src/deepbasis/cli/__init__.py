@@ -1,4 +1,4 @@
-"""The command `deepbasis`: fit, predict, evaluate, info, explain, report, export, demo and reproduce.
+"""The command `deepbasis`: fit, predict, evaluate, update, info, explain, report, export, demo and reproduce.
 
 A command is a file of this room. It imports torch, pandas and scikit-learn inside its function, so that `--help`
 answers at once. An expected error (a `DeepBasisError`, or a refusal by the system) is one line on stderr and exit
@@ -22,6 +22,7 @@ from deepbasis.cli.info import info
 from deepbasis.cli.predict import predict
 from deepbasis.cli.report import report
 from deepbasis.cli.reproduce import reproduce
+from deepbasis.cli.update import update
 
 app = typer.Typer(
     cls=Group,
@@ -54,7 +55,7 @@ def deepbasis(
 
 
 # In the order in which the help shows them.
-for command in (fit, predict, evaluate, info, explain, report, export, demo, reproduce):
+for command in (fit, predict, evaluate, update, info, explain, report, export, demo, reproduce):
     command.__annotations__ = get_type_hints(command, include_extras=True)  # once, not four times
     app.command()(command)
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from deepbasis.errors import InputError
+from deepbasis.registry import FORMATS
 from deepbasis.tables.dialect import Dialect, TablePath
+from deepbasis.tables.output import cannot_write, check_output
 from deepbasis.tables.places import STANDARD, Place, is_many, load
 
 if TYPE_CHECKING:
@@ -30,6 +32,23 @@ def load_model(path: str) -> Fitted:
     from deepbasis.fitting.fitted import Fitted
 
     return Fitted.load(path, devices.present("auto"))
+
+
+def check_model_path(out: str | None, inputs: Sequence[str | None]) -> None:
+    if out is None:
+        raise InputError("Missing option '--out': say where to write the model, such as --out model.safetensors")
+    if out == STANDARD:
+        raise InputError("--out cannot be standard output: a model is a file; give a name such as model.safetensors")
+    if out.lower().endswith(tuple(FORMATS)):
+        raise InputError(f"--out '{out}' has the name of a table, not of a model: use one that ends in .safetensors")
+    check_output(out, inputs=inputs)
+
+
+def save_model(fitted: Fitted, out: str) -> None:
+    try:
+        fitted.save(out)
+    except OSError as error:
+        raise cannot_write(out, error) from None
 
 
 def table_at(path: str, separator: str = "", decimal: str = "", encoding: str = "") -> str | TablePath | Place:

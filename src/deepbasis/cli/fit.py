@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepbasis.cli.common import print_json, table_at, workers
+from deepbasis.cli.common import check_model_path, print_json, save_model, table_at, workers
 from deepbasis.cli.failures import complain, notices
 from deepbasis.cli.options import (
     OUTPUT,
@@ -30,8 +30,7 @@ from deepbasis.cli.options import (
 )
 from deepbasis.errors import InputError
 from deepbasis.fitting.spec import TRAINING
-from deepbasis.registry import FORMATS
-from deepbasis.tables.output import cannot_write, check_output
+from deepbasis.tables.output import check_output
 from deepbasis.tables.places import MEANINGS, STANDARD
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def fit(
         raise InputError("TRAIN and --validation cannot both be standard input: give one of them as a file")
     check_distinct(target, weight, groups, drop or [], lambda role: f"--{role}", lower, upper)
     if not explain_plan:
-        _check_model_path(out, [train, validation])
+        check_model_path(out, [train, validation])
     start = time.perf_counter()
     arguments, options = read_fit_options(given)
     arguments["columns"] = _meanings(meant or [])
@@ -171,7 +170,7 @@ def fit(
                 raise KeyboardInterrupt
             warned += [text for text in fitted.warnings if text != INTERRUPTED_FIT]
         # The progress bar was for this terminal and is not part of the model.
-        team.from_first(lambda: _save(replace(fitted, spec=replace(spec, verbose=False)), str(out)))
+        team.from_first(lambda: save_model(replace(fitted, spec=replace(spec, verbose=False)), str(out)))
     if fitted.interrupted:
         raise KeyboardInterrupt(f"interrupted: the best model so far is in {out}")
     if not quiet and team.first:
@@ -196,16 +195,6 @@ def _as_options(note: str) -> str:
     return re.sub(r"columns=\{(?:'(.*?)'|\"(.*?)\"): '(\w+)'\}", lambda m: f"--as '{m[1] or m[2]}={m[3]}'", note)
 
 
-def _check_model_path(out: str | None, inputs: list[str | None]) -> None:
-    if out is None:
-        raise InputError("Missing option '--out': say where to write the model, such as --out model.safetensors")
-    if out == STANDARD:
-        raise InputError("--out cannot be standard output: a model is a file; give a name such as model.safetensors")
-    if out.lower().endswith(tuple(FORMATS)):
-        raise InputError(f"--out '{out}' has the name of a table, not of a model: use one that ends in .safetensors")
-    check_output(out, inputs=inputs)
-
-
 def _check_options(options: RunOptions, train: str, out: str | None) -> None:
     """Before anything heavy is imported."""
     from deepbasis.fitting.budget import parse_memory
@@ -217,13 +206,6 @@ def _check_options(options: RunOptions, train: str, out: str | None) -> None:
         if out is not None and re.fullmatch(re.escape(options.checkpoint) + r"(\.\d+)?", out):
             raise InputError("--checkpoint and --out are the same file: give the checkpoint a name of its own")
         check_output(options.checkpoint, inputs=[train])
-
-
-def _save(fitted: Fitted, out: str) -> None:
-    try:
-        fitted.save(out)
-    except OSError as error:
-        raise cannot_write(out, error) from None
 
 
 def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], notes: list[str], as_json: bool) -> None:

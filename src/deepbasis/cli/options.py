@@ -90,7 +90,7 @@ _OPTIONS = {
         name: f"--{name.replace('_', '-')}"
         for name in (
             *("target", "weight", "groups", "lower", "upper", "drop", "drop_missing_target"),
-            *("separator", "decimal", "encoding"),
+            *("separator", "decimal", "encoding", "forget"),
         )
     },
     "sample_weight": "--weight",

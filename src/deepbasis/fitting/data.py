@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from deepbasis.engine.batches import Rows
 from deepbasis.errors import InputError, warn_of_table
+from deepbasis.fitting.apart import Apart
 from deepbasis.fitting.decide import hold_out, needs_line, scaling
 from deepbasis.fitting.held_out import Fold, limit_copies
 from deepbasis.fitting.kinds import CONFORMAL
@@ -34,17 +35,6 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Rows that nothing of a fit sees until it has ended: they say what its intervals hold."""
-
-    x: torch.Tensor
-    """Encoded."""
-    y: Floats
-    """As given."""
-    groups: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

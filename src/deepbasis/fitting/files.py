@@ -36,6 +36,7 @@ from deepbasis.fitting.run import fit_stream, fit_table
 from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.train import Execution, deadline
+from deepbasis.fitting.update import NewRows, Scores, check_learns, update
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import OddCells
@@ -54,9 +55,10 @@ from deepbasis.tables.predictions import (
     without_formulas,
 )
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.roles import Roles, read_target
+from deepbasis.tables.roles import Roles, read_known, read_target
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import Table
+from deepbasis.tables.targets import group_names
 
 
 def prepare_files(
@@ -217,6 +219,34 @@ def evaluate_file(
     predicted = fitted.predict_encoded(encode(block) for block in source.all_blocks(encode.names, ROWS_AT_A_TIME))
     encode.odd.warn(source.name)
     return len(y), scores(predicted, y, bounds, outputs=fitted.target.outputs)
+
+
+def update_file(
+    fitted: Fitted,
+    data: Any,
+    target: str | None = None,
+    *,
+    weight: str | None = None,
+    groups: str | None = None,
+    lower: str | None = None,
+    upper: str | None = None,
+    forget: float = 1.0,
+) -> tuple[Fitted, Scores]:
+    """What the model is after more rows, of a table in files, which are read piece by piece."""
+    check_learns(fitted)
+    roles = Roles([], fitted.target_column(target), weight, groups, lower=lower, upper=upper)
+    beside = [] if fitted.preprocessor.input_columns else roles.columns
+    source = open_inputs(data, fitted.preprocessor, beside)
+    source.check_rows()
+    known = read_known(data, roles)
+    encode = _Encode(fitted, input_names(source, fitted.preprocessor, beside))
+    names = None if known.groups is None else group_names(known.groups, len(known))
+    chunks = (encode(block) for block in source.all_blocks(encode.names, ROWS_AT_A_TIME))
+    with source.located():
+        y = fitted.target.check(known.y)
+        found = update(fitted, NewRows(y, chunks, known.weight, names, known.bounds), forget)
+    encode.odd.warn(source.name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from deepbasis.engine.checkpoint import HISTORY
 from deepbasis.engine.checks import LARGEST
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.errors import FileFormatError, InputError, NumericalError, check_number, check_positive_int
+from deepbasis.fitting.apart import Apart
 from deepbasis.fitting.diagnosis import Diagnosis
 from deepbasis.fitting.distribution import PredictiveDistribution, generator, scores
 from deepbasis.fitting.kinds import WARP
@@ -27,10 +28,12 @@ from deepbasis.fitting.novelty import Novelty, Watch
 from deepbasis.fitting.outputs import distribution_of, output_noises
 from deepbasis.fitting.plan import Architecture, Plan
 from deepbasis.fitting.spec import Spec
+from deepbasis.gp import learning
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.classes import Classes
 from deepbasis.gp.conformal import Conformal
 from deepbasis.gp.discrete import Discrete
+from deepbasis.gp.exact import Statistics
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.outputs import Outputs, OutputsCalibration
@@ -74,6 +77,10 @@ class Fitted:
     diagnosis: Diagnosis | None = None
     conformal: Conformal | None = None
     """From rows that nothing else of the fit has seen, if it was asked for."""
+    apart: Apart | None = None
+    """These rows."""
+    statistics: tuple[Statistics, ...] = ()
+    """Sums over the rows of each member, from which `update` goes on; none if it cannot."""
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     target_name: str | None = None
@@ -105,7 +112,7 @@ class Fitted:
     def predict(self, X: Any, rows: int = ROWS_AT_A_TIME) -> PredictiveDistribution:
         """The distribution of the target for every row of a table; `rows` of them are encoded at a time."""
         watch = Watch(self.novelty, self.preprocessor)
-        found = distribution_of(self.target, self.predict_encoded(watch.over(self._chunks(X, rows))))
+        found = distribution_of(self.target, self.predict_encoded(watch.over(self.chunks(X, rows))))
         watch.warn()
         return found
 
@@ -125,7 +132,7 @@ class Fitted:
         gaussian = (GaussianLikelihood.predictive, GaussianLikelihood.distribution)
         if self.target.warp is None and (kind.predictive, kind.distribution) == gaussian:  # of a subclass, perhaps
             watch = Watch(self.novelty, self.preprocessor)
-            chunks = watch.over(self._chunks(X))
+            chunks = watch.over(self.chunks(X))
             members = [self.ensemble.means(x).mean(0, dtype=torch.float64) for x in chunks]
             found = self.target.inverse(torch.cat(members))
             if bool(found.isfinite().all()):
@@ -140,9 +147,9 @@ class Fitted:
 
     def p_values(self, X: Any) -> NDArray[np.float64]:
         """Of "a row like those of the fit", for every row of a table."""
-        return torch.cat([self.novelty.p_values(x) for x in self._chunks(X)]).numpy()
+        return torch.cat([self.novelty.p_values(x) for x in self.chunks(X)]).numpy()
 
-    def _chunks(self, X: Any, rows: int = ROWS_AT_A_TIME) -> Iterator[Tensor]:
+    def chunks(self, X: Any, rows: int = ROWS_AT_A_TIME) -> Iterator[Tensor]:
         for part in self.preprocessor.chunks(X, rows):
             yield torch.from_numpy(part).to(self.ensemble.stack.dtype)
 
@@ -183,7 +190,7 @@ class Fitted:
             )
 
         def functions(X: Any) -> NDArray[np.float64]:
-            return self.target.inverse(torch.cat([drawn(x) for x in self._chunks(X)]).double()).numpy()
+            return self.target.inverse(torch.cat([drawn(x) for x in self.chunks(X)]).double()).numpy()
 
         return functions
 
@@ -210,6 +217,10 @@ class Fitted:
         tensors |= {f"novelty/0/{name}": value for name, value in self.novelty.tensors().items()}
         if self.conformal is not None:
             tensors |= {f"conformal/0/{name}": value for name, value in self.conformal.tensors().items()}
+        if self.apart is not None:
+            tensors |= {f"apart/0/{name}": value for name, value in self.apart.tensors().items()}
+        for k, sums in enumerate(self.statistics):
+            tensors |= {f"learned/{k}/{name}": value for name, value in learning.packed(sums).items()}
         spec = dict(vars(self.spec))
         if not isinstance(spec["random_state"], int | None):
             spec["random_state"] = None  # a generator's state is not part of the model
@@ -253,14 +264,13 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
     planned = plan.candidates[chosen].architecture
     if replace(architecture, rank=planned.rank) != planned or not 0 < architecture.rank <= planned.rank:
         raise ValueError("its architecture is not the one that was planned")
-    grouped = _grouped(tensors)
-    novelty, promise = grouped.pop("novelty/0"), grouped.pop("conformal/0", None)
+    grouped = storage.grouped(tensors)
+    novelty, promise, apart = grouped.pop("novelty/0"), grouped.pop("conformal/0", None), grouped.pop("apart/0", None)
     preprocessor = Preprocessor.from_state(metadata["preprocessing"])
     members = check_positive_int("members", metadata["members"])
     everyone = range(min(members, len(grouped)))
-    if len(grouped) != 2 * members or grouped.keys() != {
-        f"{part}/{k}" for part in ("member", "history") for k in everyone
-    }:
+    parts = ("member", "history", *(["learned"] if "learned/0" in grouped else []))
+    if len(grouped) != len(parts) * members or grouped.keys() != {f"{part}/{k}" for part in parts for k in everyone}:
         raise ValueError(f"it says that it has {members} members, and has others")
     target = TargetScaler.from_state(metadata["target"])
     if target.classes != architecture.classes:
@@ -268,7 +278,8 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
     if len(target.outputs) != architecture.outputs:
         raise ValueError(f"its target has {len(target.outputs)} outputs, its members {architecture.outputs}")
     calibration = (OutputsCalibration if target.outputs else Calibration).from_state(metadata["calibration"])
-    histories = [grouped[f"history/{k}"] for k in range(members)]
+    models = tuple(_model(architecture, preprocessor.width, grouped[f"member/{k}"]) for k in everyone)
+    conformal = Conformal.restored(promise, metadata["conformal"])
     return Fitted(
         spec=spec,
         plan=plan,
@@ -276,17 +287,21 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
         architecture=architecture,
         preprocessor=preprocessor,
         target=target,
-        models=tuple(_model(architecture, preprocessor.width, grouped[f"member/{k}"]) for k in range(members)),
+        models=models,
         calibration=calibration,
         novelty=Novelty.from_tensors(novelty, preprocessor.width),
         alpha=check_number("alpha", metadata["alpha"], at_least=0.0),
         beta=check_number("beta", metadata["beta"], at_least=0.0),
-        history=tuple(_history(history) for history in histories),
+        history=tuple(_history(grouped[f"history/{k}"]) for k in everyone),
         validation={str(k): check_number(k, v) for k, v in metadata["validation"].items()},
         rows=check_positive_int("rows", metadata["rows"]),
         device=device,
         diagnosis=Diagnosis.from_state(metadata["diagnosis"]),
-        conformal=Conformal.restored(promise, metadata["conformal"]),
+        conformal=conformal,
+        apart=Apart.restored(apart, preprocessor.width, conformal),
+        statistics=tuple(
+            learning.unpacked(grouped[f"learned/{k}"], models[k].posterior.rank) for k in everyone if len(parts) > 2
+        ),
         target_name=_name(metadata["target_name"]),
         versions=_texts(metadata["versions"]),
     )
@@ -339,12 +354,3 @@ def _texts(found: Any) -> dict[str, str]:
     if not isinstance(found, Mapping) or not all(isinstance(text, str) for text in found.values()):
         raise ValueError("its versions are not texts")
     return dict(found)
-
-
-def _grouped(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """By what they belong to: "member/0", "history/0", ..."""
-    grouped: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        part, k, own = name.split("/", 2)
-        grouped.setdefault(f"{part}/{k}", {})[own] = tensor
-    return grouped

@@ -104,6 +104,24 @@ class Novelty:
         n = len(self.scores)
         return (1 + n - torch.searchsorted(self.scores, self.score(x))).double() / (1 + n)
 
+    def with_rows(self, x: Float[Tensor, "b d"], share: float, seed: int) -> Novelty:
+        """When rows have come in, of which x are some, that are a `share` of all: they are familiar from now on.
+
+        The reference rows stay. Of scores, in their order, evenly many are kept.
+        """
+        draw = float(torch.rand((), generator=torch.Generator().manual_seed(seed)))
+        wanted = min(float(len(x)), len(self.scores) * share / (1.0 - share))
+        total = min(1.0, CALIBRATION / (len(self.scores) + wanted))
+        counts = max(1, int(total * len(self.scores))), int(total * wanted + draw)
+        some = (_evenly(one, count) for one, count in zip((self.scores, self.score(x)), counts, strict=True))
+        low, high = x.float().aminmax(dim=0)
+        return replace(
+            self,
+            scores=torch.cat(list(some)).sort().values[:CALIBRATION],
+            low=torch.minimum(self.low, low),
+            high=torch.maximum(self.high, high),
+        )
+
     # ---- the file ----------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
@@ -130,6 +148,12 @@ class Novelty:
         if not all(bool((found[name].diff() > 0).all()) for name in ("knots", "marks")):
             raise ValueError("the quantiles of its novelty do not increase")
         return cls(**found)
+
+
+def _evenly(scores: Float[Tensor, " n"], count: int) -> Tensor:
+    """So many of them, from the lowest to the highest."""
+    places = (torch.arange(min(count, len(scores))) + 0.5) * (len(scores) / max(1, min(count, len(scores))))
+    return scores.sort().values[places.long()]
 
 
 def _normal_scores(x: Float[Tensor, "n d"], spread: Float[Tensor, " d"]) -> tuple[Tensor, Tensor]:

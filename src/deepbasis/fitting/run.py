@@ -17,9 +17,9 @@ import torch
 from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
 from deepbasis.errors import NumericalError, UnfinishedError
-from deepbasis.fitting.data import Apart, TableData
+from deepbasis.fitting.data import TableData
 from deepbasis.fitting.diagnosis import diagnose
-from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
+from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.held_out import Fold, baseline, class_shares, join_rows, limit_copies, scores_and_doubt
 from deepbasis.fitting.novelty import Novelty
 from deepbasis.fitting.pace import has_time_to_race, in_time
@@ -28,8 +28,8 @@ from deepbasis.fitting.race import race
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.train import HERE, Execution, Runner, Trained
+from deepbasis.fitting.update import learned, learned_from_stream, promised
 from deepbasis.gp import metrics
-from deepbasis.gp.conformal import Conformal
 from deepbasis.gp.outputs import Outputs
 from deepbasis.gp.predictive import Gaussian, Predictive
 from deepbasis.tables.preprocessing import Preprocessor
@@ -41,7 +41,7 @@ INTERRUPTED_FIT = "the fit was interrupted: this is the best so far"
 def fit_table(spec: Spec, plan: Plan, data: TableData, execution: Execution = HERE) -> Fitted:
     """Fit a table in memory."""
     runner = Runner(plan, data.preprocessor.width, execution, spec.verbose)
-    folds = data.folds(plan)
+    parts = folds = data.folds(plan)
     with devices.torch_threads(plan.threads):
         networks, predicted, folds = _train_networks(runner, spec, data, folds)
         held_out = join_rows([fold.held_out for fold in folds])
@@ -56,8 +56,10 @@ def fit_table(spec: Spec, plan: Plan, data: TableData, execution: Execution = HE
         scores, doubt = scores_and_doubt(predicted, held_out, constant, data.target)
         novelty = data.novelty()
         health = diagnose(predicted, held_out, known, best.predict_calibrated, data.target, data.preprocessor)
+        fitted_to = [everything if best.candidate.on_all_rows else parts[k % len(parts)].data for k in best.places]
+        sums = learned(best.models, best.candidate.settings.objective, best.outcomes[0].member.beta, fitted_to)
     found = _finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, data.rows_given, [doubt])
-    return _guaranteed(replace(found, diagnosis=health), data.apart)
+    return promised(replace(found, diagnosis=health, statistics=sums), data.apart)
 
 
 def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = HERE) -> Fitted:
@@ -73,6 +75,8 @@ def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = 
         best = runner.train(
             candidate, seeds, stream, selecting, execution.checkpoint, start=validation, wave_size=room.members
         )
+        beta = best.outcomes[0].member.beta
+        sums = learned_from_stream(best.models, candidate.settings.objective, beta, stream, validation, team)
     best, _ = best.calibrated(best.predict(selecting.x), selecting)
     predicted = best.predict(validation.x)
     if best.calibration is not None:
@@ -88,7 +92,7 @@ def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = 
     novelty, rows = data.novelty(validation), data.survey.source.rows
     found = _finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, rows, [doubt])
     health = diagnose(predicted, validation, validation, best.predict_calibrated, data.target, data.preprocessor)
-    return _guaranteed(replace(found, diagnosis=health), data.apart())
+    return promised(replace(found, diagnosis=health, statistics=sums), data.apart())
 
 
 def _finished(
@@ -123,15 +127,6 @@ def _finished(
         interrupted=best.interrupted,
         warnings=tuple(text for text in (*plan.warnings, *interrupted, *warnings) if text),
     )
-
-
-def _guaranteed(fitted: Fitted, apart: Apart | None) -> Fitted:
-    """The same, with a promise from rows that it has not seen."""
-    if apart is None:
-        return fitted
-    chunks = apart.x.to(fitted.ensemble.stack.dtype).split(ROWS_AT_A_TIME)
-    promise = Conformal.of(fitted.predict_encoded(chunks), torch.from_numpy(apart.y), apart.groups)
-    return replace(fitted, conformal=promise)
 
 
 def _train_networks(

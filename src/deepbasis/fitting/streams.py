@@ -16,8 +16,8 @@ from deepbasis.engine.batches import Rows
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.streams import Stream
 from deepbasis.errors import InputError
+from deepbasis.fitting.apart import MOST_APART, Apart
 from deepbasis.fitting.budget import Budget, Sizes, member_bytes
-from deepbasis.fitting.data import Apart
 from deepbasis.fitting.decide import hold_out, make_plan, needs_line, scaling
 from deepbasis.fitting.kinds import CONFORMAL
 from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty
@@ -252,7 +252,7 @@ class StreamData:
             return None
         rows = self.survey.validation(self.encoder(torch.float64))
         odd = rows.where(torch.arange(len(rows)) % 2 == 1)
-        return Apart(odd.x, self.target.inverse(odd.y).numpy())
+        return Apart(odd.x, self.target.inverse(odd.y).numpy()).some(MOST_APART)
 
     def novelty(self, validation: Rows) -> Novelty:
         """Calibrated on rows that were held out, of other groups if there are any; or else on some of the sample."""

@@ -46,8 +46,11 @@ class Calibration:
 
     scales: tuple[float, ...]
     weights: tuple[float, ...]
+    rows: float = 0.0
+    """That it was fitted to, by their weight."""
 
     def __post_init__(self) -> None:
+        check_number("the rows of a calibration", self.rows, at_least=0.0)
         if not 0 < len(self.scales) == len(self.weights) <= MOST_SCALES:
             raise InputError(
                 f"a calibration has from 1 to {MOST_SCALES} scales and as many weights, "
@@ -69,9 +72,10 @@ class Calibration:
             return None
         if not isinstance(found, Mapping) or found.keys() != {one.name for one in fields(cls)}:
             raise ValueError("its calibration has no scales and weights, or has more")
-        if not all(isinstance(values, list) for values in found.values()):
+        scales, weights = found["scales"], found["weights"]
+        if not isinstance(scales, list) or not isinstance(weights, list):
             raise ValueError("its calibration is not of lists")
-        return cls(**{name: tuple(values) for name, values in found.items()})
+        return cls(tuple(scales), tuple(weights), found["rows"])
 
     @property
     def mean_scale(self) -> float:
@@ -88,7 +92,12 @@ class Calibration:
 
 
 def calibrate(
-    predicted: Predictive, y: Float[Tensor, " n"], weight: Weight = None, *, steps: int = STEPS
+    predicted: Predictive,
+    y: Float[Tensor, " n"],
+    weight: Weight = None,
+    *,
+    steps: int = STEPS,
+    before: Calibration | None = None,
 ) -> Calibration:
     """The scales s_k and weights pi_k that fit the targets y of rows that the model was not trained on.
 
@@ -99,6 +108,8 @@ def calibrate(
 
     The second line is a prior: n0 = 10 pseudo-rows for each starting scale, and 6 for the starting weights. A row
     of weight k counts as k rows. Of more than `MOST_ROWS` rows every m-th is used.
+
+    `before` is a calibration by other rows, which stand beside these as what they are in EM: pi_k of them for scale k.
     """
     check_tensor("y", y, 1)
     if isinstance(predicted, Classes):
@@ -112,16 +123,18 @@ def calibrate(
     w = torch.ones_like(squares[0]) if weight is None else weight[::every].double()
     counted = torch.stack([w.expand_as(squares), w * squares], -1).flatten(0, 1)  # [e n, 2]
     log_shares = members.shares.log()[:, None] - 0.5 * variances.log()
-    start, prior = _tensor(PRIOR_SCALES, squares), _tensor(PRIOR_WEIGHTS, squares)
+    known = before or Calibration(PRIOR_SCALES, PRIOR_WEIGHTS)
+    start, prior = _tensor(known.scales, squares), _tensor(known.weights, squares)
+    scale_rows, weight_rows = _SCALE_ROWS + known.rows * prior, (_WEIGHT_ROWS + known.rows) * prior
     scales, weights = start, prior
     for _ in range(steps):
         log_scaled = (weights.log() - 0.5 * scales.log())[:, None, None] + log_shares
         exponents = log_scaled - (0.5 / scales)[:, None, None] * squares
         r = torch.softmax(exponents.flatten(0, 1), 0).reshape(len(scales), -1)  # [k, e n]
         rows, sums = (r @ counted).unbind(-1)
-        scales = (sums + _SCALE_ROWS * start) / (rows + _SCALE_ROWS)
-        weights = (rows + _WEIGHT_ROWS * prior) / (rows + _WEIGHT_ROWS * prior).sum()
-    return Calibration(tuple(scales.tolist()), tuple(weights.tolist()))
+        scales = (sums + scale_rows * start) / (rows + scale_rows)
+        weights = (rows + weight_rows) / (rows + weight_rows).sum()
+    return Calibration(tuple(scales.tolist()), tuple(weights.tolist()), known.rows + math.fsum(w.tolist()))
 
 
 def _calibrate_classes(
@@ -144,7 +157,8 @@ def _calibrate_classes(
     kept = weights >= _LEAST_WEIGHT
     weights = weights[kept] / weights[kept].sum()
     scales = [scale for scale, keep in zip(CLASS_SCALES, kept.tolist(), strict=True) if keep]
-    return Calibration(tuple(scales), tuple((weights / math.fsum(weights.tolist())).tolist()))
+    shares = (weights / math.fsum(weights.tolist())).tolist()
+    return Calibration(tuple(scales), tuple(shares), math.fsum(w.tolist()))
 
 
 def _tensor(values: tuple[Any, ...], like: Tensor) -> Float[Tensor, "*k"]:

@@ -43,6 +43,10 @@ class Statistics(NamedTuple):
     def plus(self, other: "Statistics") -> "Statistics":
         return Statistics(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
+    def times(self, share: float) -> "Statistics":
+        """As if every row had so much of its weight."""
+        return Statistics(*(share * mine for mine in self))
+
 
 class Solution(NamedTuple):
     """The posterior N(w, s Lambda^-1) of Eq. 10, with what Eq. 11 and its gradient need of it, in float64."""

@@ -93,6 +93,10 @@ class GaussianLikelihood(nn.Module):
         s = self.noise()
         return -gaussian_nll(y, mean, s) - var / (2.0 * s)
 
+    def curvature(self, var: Moments) -> Moments:
+        """1 / (var + s): of -`log_density` in the mean; of an interval of y it is the bound, reached far from it."""
+        return 1.0 / (var + self.noise())
+
     def predictive(self, mean: Moments, var: Moments) -> tuple[Moments, Moments]:
         """N(mean, var + s), by its mean and variance."""
         return mean, var + self.noise()

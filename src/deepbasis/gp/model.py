@@ -100,7 +100,10 @@ class DeepBasisGP(nn.Module):
         return self.mean + full_product(x, self.slope.to(x.dtype)[:, None])[:, 0]
 
     def forward(self, x: Float[Tensor, "b d"]) -> Terms:
-        phi, prior_var, correction, info = self.features(x)
+        return self.terms(x, self.features(x))
+
+    def terms(self, x: Float[Tensor, "b d"], features: Features) -> Terms:
+        phi, prior_var, correction, info = features
         mean, var = self.posterior(phi)
         return Terms(self.prior_mean(x) + mean, var, prior_var, correction, self.posterior.kl(), info)
 
@@ -129,6 +132,11 @@ class DeepBasisGP(nn.Module):
     def log_density(self, terms: Terms, y: Target) -> Float[Tensor, " b"]:
         """Of y, by the same rule."""
         return self.likelihood.log_density(y, terms.mean, self._variance(terms))
+
+    def curvature(self, terms: Terms) -> Float[Tensor, " b"]:
+        """A bound on that of -`log_density` in the mean, for a likelihood that has one; of a Gaussian it is exact."""
+        found: Tensor = cast(Any, self.likelihood).curvature(self._variance(terms))
+        return found
 
     def _variance(self, terms: Terms) -> Float[Tensor, "b *k"]:
         return terms.corrected_var if self.corrected else terms.var

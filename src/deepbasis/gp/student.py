@@ -76,6 +76,12 @@ class StudentLikelihood(GaussianLikelihood):
         each = -gaussian_nll(y, f, self.variances()[:, None, None])
         return shares @ torch.logsumexp(each + self.log_shares.to(mean.dtype)[:, None, None], 0)
 
+    def curvature(self, var: Moments) -> Moments:
+        """In the middle, where it is largest: the mean of 1 / v_q by share_q / sqrt(v_q), with v_q = var + s_q."""
+        v = var + self.variances()[:, None]
+        shares = (self.log_shares.to(var.dtype)[:, None] - 0.5 * v.log()).softmax(0)
+        return (shares / v).sum(0)
+
     def predictive(self, mean: Moments, var: Moments) -> tuple[Tensor, Tensor]:
         return mean, var[:, None] + self.variances()
 

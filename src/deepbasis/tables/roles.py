@@ -239,11 +239,16 @@ def read_target(
     """The targets of a table, to compare predictions with, and their bounds; those of classes are their numbers."""
     columns = _listed(column)
     several = tuple(columns) if len(columns) > 1 else ()
-    roles = Roles([], columns[0], labels=labels, lower=lower, upper=upper, outputs=several)
-    source = Source.open(data, roles.columns, text=columns if labels is not None and labels.are_text else [])
-    rule = None if labels is not None or several else _number_rule(source, columns[0])
-    table = replace(roles, target_rule=rule).table(source)
+    table = read_known(data, Roles([], columns[0], labels=labels, lower=lower, upper=upper, outputs=several))
     return table.y, table.bounds
+
+
+def read_known(data: Any, roles: Roles) -> Table:
+    """The columns of a table that have a role, without features."""
+    columns, labels = list(roles.outputs) or [roles.target], roles.labels
+    source = Source.open(data, roles.columns, text=columns if labels is not None and labels.are_text else [])
+    rule = None if labels is not None or roles.outputs else _number_rule(source, columns[0])
+    return replace(roles, target_rule=rule).table(source)
 
 
 def _named(block: FileBlock, column: str) -> str:
