@@ -64,6 +64,7 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) benchmarks/trust.py --quick
 	$(RUN) benchmarks/bayesopt.py --quick
 	$(RUN) benchmarks/export.py --quick
+	$(RUN) benchmarks/updates.py --quick
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

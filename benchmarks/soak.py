@@ -1,9 +1,10 @@
 """Many threads, one model: every answer must be, to the last bit, the one that a single thread gets.
 
 Models of 1, 4 and 16 members, as fitted and as loaded from their files, are asked by 8 threads, 1,000 times each, for
-means, distributions, intervals and draws of tables of 1 to 256 rows; and once more through a small HTTP server on the
-loopback. The second part is throughput: calls a second by two threads beside one thread, where the target is 1.6 times
-as many on two cores. Two processes beside one are what the machine itself can give at that moment.
+means, distributions, intervals and draws of tables of 1 to 256 rows; once more through a small HTTP server on the
+loopback; and once while another thread updates the model again and again, where an answer must be that of the model
+before or after. The second part is throughput: calls a second by two threads beside one thread, where the target is 1.6
+times as many on two cores. Two processes beside one are what the machine itself can give at that moment.
 
     python benchmarks/soak.py           # at most ten minutes; writes results/soak/soak.json
     python benchmarks/soak.py --quick   # at most a minute, writes nothing
@@ -45,9 +46,14 @@ Question = tuple[str, int]
 """What is asked for, and of which of the tables."""
 Answer = list[Any]
 
+
+def mean_and_quantiles(found: Any) -> tuple[Any, Any]:
+    return found.mean, found.quantile([0.1, 0.9])
+
+
 QUESTIONS: dict[str, Callable[[DeepBasisRegressor, Any], Any]] = {
     "predict": lambda model, X: model.predict(X, return_std=True),
-    "predict_dist": lambda model, X: (model.predict_dist(X).mean, model.predict_dist(X).quantile([0.1, 0.9])),
+    "predict_dist": lambda model, X: mean_and_quantiles(model.predict_dist(X)),
     "predict_interval": lambda model, X: model.predict_interval(X),
     "sample_y": lambda model, X: model.sample_y(X, 3, random_state=1),
 }
@@ -81,7 +87,9 @@ class Score:
         }
 
 
-def soak(ask: Callable[[], Callable[[str, int], Answer]], expected: dict[Question, Answer], calls: int, until: float):
+def soak(
+    ask: Callable[[], Callable[[str, int], Answer]], expected: dict[Question, list[Answer]], calls: int, until: float
+) -> dict[str, Any]:
     """`THREADS` threads, each with an `ask()` of its own, until all calls are made or the time is over."""
     score = Score()
     ready = threading.Barrier(THREADS)
@@ -93,7 +101,7 @@ def soak(ask: Callable[[], Callable[[str, int], Answer]], expected: dict[Questio
             question = rng.choice(list(expected))
             start = time.perf_counter()
             try:
-                mine.different += put(*question) != expected[question]
+                mine.different += put(*question) not in expected[question]
             except Exception as error:
                 mine.failed.append(f"{type(error).__name__}: {error}"[:200])
             mine.milliseconds.append(1e3 * (time.perf_counter() - start))
@@ -113,7 +121,7 @@ def soak(ask: Callable[[], Callable[[str, int], Answer]], expected: dict[Questio
 
 
 @contextmanager
-def served(model: DeepBasisRegressor, tables: list[Any]):
+def served(model: DeepBasisRegressor, tables: list[Any], expected: Any):
     """A server on the loopback, one thread for each connection; gives what makes a client."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -156,6 +164,33 @@ def served(model: DeepBasisRegressor, tables: list[Any]):
 def direct(model: DeepBasisRegressor, tables: list[Any]) -> Callable[[], Callable[[str, int], Answer]]:
     """A client without a server."""
     return lambda: lambda name, table: answer(model, name, tables[table])
+
+
+def answers(model: DeepBasisRegressor, tables: list[Any]) -> dict[Question, Answer]:
+    return {(name, k): answer(model, name, X) for name in QUESTIONS for k, X in enumerate(tables)}
+
+
+@contextmanager
+def updated(model: DeepBasisRegressor, tables: list[Any], expected: dict[Question, list[Answer]]):
+    """A client of a model that learns some rows, forgets them all at once, and learns them again; gives its client."""
+    before, stop = model.fitted_, threading.Event()
+    rows = tables[-1], np.cos(tables[-1][:, 0])
+    for question, found in answers(model.update(*rows), tables).items():
+        expected[question].append(found)
+
+    def work() -> None:
+        while not stop.is_set():
+            model.fitted_ = before
+            model.update(*rows)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield direct(model, tables)
+    finally:
+        stop.set()
+        thread.join()
+        model.fitted_ = before
 
 
 def rate(model: DeepBasisRegressor, X: Any, threads: int, seconds: float) -> float:
@@ -239,16 +274,18 @@ def main() -> int:
     tables = [rng.normal(size=(rows, 6)) for rows in (1, 1, 7, 64, 256)]
     models = {members: fitted(members) for members in MEMBERS}
     stages, end = [], time.monotonic() + limit
-    cases = [(members, how) for members in MEMBERS for how in ("fresh", "loaded", "http")]
+    cases = [(members, how) for members in MEMBERS for how in ("fresh", "loaded", "http", "updated")]
+    clients = {"http": served, "updated": updated}
     with tempfile.TemporaryDirectory() as folder:
         for number, (members, how) in enumerate(cases):
             model = models[members]
-            expected = {(name, k): answer(model, name, X) for name in QUESTIONS for k, X in enumerate(tables)}
+            expected = {question: [found] for question, found in answers(model, tables).items()}
             if how != "fresh":
                 model.save(Path(folder) / "model.safetensors")
                 model = DeepBasisRegressor.load(Path(folder) / "model.safetensors", device="cpu")
             until = time.monotonic() + max(1.0, (end - time.monotonic()) / (len(cases) - number))
-            with served(model, tables) if how == "http" else nullcontext(direct(model, tables)) as client:
+            make = clients.get(how, lambda model, tables, expected: nullcontext(direct(model, tables)))
+            with make(model, tables, expected) as client:
                 stages.append({"members": members, "model": how, **soak(client, expected, calls, until)})
             print(", ".join(f"{name} {value}" for name, value in stages[-1].items() if name != "errors"), flush=True)
     sizes = [(4, 4_096)] if quick else [(4, 64), (4, 4_096), (16, 4_096)]

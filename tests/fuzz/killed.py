@@ -1,4 +1,4 @@
-"""Work that is killed again and again, for `test_killed.py`: python killed.py {save,fit,predict} DIRECTORY KILLS
+"""Work that is killed again and again, for `test_killed.py`: python killed.py {save,fit,predict,update} DIRECTORY KILLS
 
 torch is imported once; each piece of work is a fork of this process. Prints one JSON object with what was seen.
 """
@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from deepbasis import DeepBasisRegressor
+from deepbasis import DeepBasisRegressor, cli
 from deepbasis.fitting.train import Execution
+from deepbasis.storage import write_atomically
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -109,6 +110,35 @@ def save(folder: Path, killer: Killer) -> dict[str, Any]:
     return {"seen": seen}
 
 
+def update(folder: Path, killer: Killer) -> dict[str, Any]:
+    """`deepbasis update` over the model's own file, again and again: it is always the old one or the new one."""
+    path, new = folder / "model.safetensors", folder / "new.csv"
+    fitted(0).save(path)
+    table(3_000, 1).to_csv(new, index=False)
+    old = path.read_bytes()
+
+    def learn() -> None:
+        cli.app(["update", str(path), str(new), "--quiet"], standalone_mode=False)
+
+    learn()
+    whole = [old, path.read_bytes()]
+    assert whole[0] != whole[1]
+    seen = [0, 0]
+
+    def work() -> None:
+        for _ in range(10):
+            write_atomically(path, old)
+            learn()
+
+    def after(finished: bool) -> None:
+        seen[whole.index(path.read_bytes())] += 1  # a ValueError if it is neither
+        assert DeepBasisRegressor.load(path).rows_ in (200, 3_200)
+
+    killer.rounds(work, after)
+    new.unlink()
+    return {"seen": seen}
+
+
 def fit(folder: Path, killer: Killer) -> dict[str, Any]:
     """A streamed fit with a checkpoint after each epoch: what is resumed ends, byte for byte, as if never killed."""
     (folder / "rows").mkdir()
@@ -169,6 +199,6 @@ if __name__ == "__main__":
     random.seed(0)
     name, directory, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     one = Killer(count)
-    told = {"save": save, "fit": fit, "predict": predict}[name](directory, one)
+    told = {"save": save, "fit": fit, "predict": predict, "update": update}[name](directory, one)
     left = sorted(path.name for path in directory.iterdir())
     print(json.dumps({"kills": one.kills, "finished": one.finished, "left": left, **told}))

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment of a save, a fit and a prediction: nothing is lost, and nothing is half there."""
+"""SIGKILL at any moment of a save, a fit, a prediction and an update: nothing is lost, and nothing is half there."""
 
 import json
 import os
@@ -37,6 +37,13 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     seen = killed("save", tmp_path)
     assert sum(seen["seen"]) >= KILLS
     assert seen["left"] == ["model.safetensors"], "what killed writers left is swept up"
+
+
+def test_a_model_that_is_updated_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    seen = killed("update", tmp_path)
+    assert sum(seen["seen"]) >= KILLS
+    assert min(seen["seen"]) > 0, "the kills are spread over an update"
+    assert seen["left"] == ["model.safetensors"]
 
 
 def test_a_fit_that_is_resumed_ends_byte_for_byte_as_if_it_had_not_been_killed(tmp_path: Path) -> None:
