@@ -40,6 +40,23 @@ def fitting(name: str, file: str, old: str, new: str, *tests: str) -> Mutation:
 
 
 MUTATIONS = [
+    # ---- learning on
+    gp(
+        "learning on: weights by the noise alone",
+        "likelihoods",
+        "return 1.0 / (var + self.noise())",
+        "return 1.0 / (0.0 * var + self.noise())",
+        "learning",
+    ),
+    gp("learning on: no prior", "learning", "found.projection + ridge *", "found.projection + 0.0 *", "learning"),
+    fitting(
+        "learning on: new rows are forgotten too",
+        "update",
+        "was.times(forget).plus(more)",
+        "was.plus(more).times(forget)",
+        "update",
+    ),
+    fitting("learning on: rows set apart are learned", "update", "x, rows = x[~far], rows[~far]", "pass", "update"),
     # ---- gp: signs
     gp(
         "KL: sign of the log-determinant",

@@ -106,8 +106,9 @@ def test_readme_shell_commands_run(tmp_path: Path) -> None:
     table = pd.DataFrame({"row": np.arange(240), "x": x, "price": np.sin(3 * x) + rng.normal(0, 0.2, 240)})
     for name, part in (("train", table[:160]), ("test", table[160:200]), ("new", table[200:].drop(columns="price"))):
         part.to_csv(tmp_path / f"{name}.csv", index=False)
+    table[200:].to_csv(tmp_path / "july.csv", index=False)
     lines = shell_lines("README.md")
-    assert len(lines) == 6
+    assert len(lines) == 7
     told = {}
     for line in lines:
         run = subprocess.run(

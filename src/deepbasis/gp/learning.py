@@ -12,6 +12,8 @@ Two cases, by what q(w) is:
 
   so m goes on as in least squares with a weight of 1 / v a row, from the m that training has found. Of a likelihood
   that is not Gaussian y is the working response of a Newton step, with a bound on the curvature in place of 1 / v.
+
+NOTE[DIFF]: the paper fits once.
 """
 
 from collections.abc import Mapping
