@@ -15,7 +15,7 @@ fitted (stale), by the one that was updated with every chunk before it, and, bef
 all rows so far, and to the latest rows, as many as the first fit had. `share` is what the update gains over the stale
 model in NLL, over what the better of the two fits gains, on the chunks that these were made for. All have two members.
 Of the made-up streams two change the size of effects that are there from the beginning, and the level; in the third an
-effect of a column that had none grows, which a basis that stays cannot know of. `forget` was chosen on the first stream
+effect of a column that had none grows, for which the basis was not made. `forget` was chosen on the first stream
 alone; the others are reported once for each value.
 """
 
@@ -65,7 +65,7 @@ def main() -> None:
         save("speed", [speed(200_000, {"epochs": 2})])
     if "same" in wanted:
         rows: list[dict[str, Any]] = []
-        for name in ("made up", "kin40k", "protein", "elevators"):
+        for name in ("made up", "kin40k", "protein"):
             rows.append(same(name, drawn(name, arguments.data_dir), 4_000))
             save("same", rows)
     if "drift" in wanted:
