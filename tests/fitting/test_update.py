@@ -284,11 +284,15 @@ def test_what_it_cannot_take_leaves_the_model_as_it_was(change: Any, words: str)
     assert model.fitted_ is before
 
 
-def test_rates_and_classes_are_refused() -> None:
+def test_what_cannot_learn_on_says_so() -> None:
     X, y = easy(60)
     counts = np.random.default_rng(0).poisson(2.0, 60)
     with pytest.raises(InputError, match="PoissonLikelihood"):
         small(likelihood="poisson", epochs=1).fit(X, counts).update(X, counts)
+    with pytest.raises(InputError, match="several outputs"):
+        small(epochs=1).fit(X, np.stack([y, y + X[:, 0]], 1)).update(X, np.stack([y, y], 1))
+    with pytest.raises(InputError, match="InputNoiseLikelihood"):
+        small(epochs=1, noise="input").fit(X, y).update(X, y)
     assert not hasattr(DeepBasisClassifier, "partial_fit")
     with pytest.raises(InputError, match="classes"):
         DeepBasisClassifier(epochs=1, members=1, rank=4, width=4, blocks=1).fit(X, y > 0).update(X, y > 0)

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deepbasis.engine.checkpoint import ACTIVE, FINISHED, HISTORY, WaveState, status_after
@@ -79,6 +81,15 @@ class Expected:
             if status != ACTIVE:
                 return status, epoch, best_epoch, best_score
         return ACTIVE, len(history), best_epoch, best_score
+
+
+def read_history(found: dict[str, Tensor]) -> dict[str, NDArray[np.float64]]:
+    """Of a member in a model's file: one number of each kind for every epoch, or a `ValueError`."""
+    first = found[HISTORY[0]]
+    alike = all(values.shape == first.shape and values.dtype == torch.float64 for values in found.values())
+    if found.keys() != set(HISTORY) or first.dim() != 1 or not alike:
+        raise ValueError("its history does not have one number of each kind for every epoch")
+    return {name: found[name].numpy() for name in HISTORY}
 
 
 def _group(name: str) -> str:

@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from deepbasis import __version__, storage
-from deepbasis.engine.checkpoint import HISTORY
-from deepbasis.engine.checks import LARGEST
+from deepbasis.engine.checks import LARGEST, read_history
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.errors import FileFormatError, InputError, NumericalError, check_number, check_positive_int
 from deepbasis.fitting.apart import Apart
@@ -292,7 +291,7 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
         novelty=Novelty.from_tensors(novelty, preprocessor.width),
         alpha=check_number("alpha", metadata["alpha"], at_least=0.0),
         beta=check_number("beta", metadata["beta"], at_least=0.0),
-        history=tuple(_history(grouped[f"history/{k}"]) for k in everyone),
+        history=tuple(read_history(grouped[f"history/{k}"]) for k in everyone),
         validation={str(k): check_number(k, v) for k, v in metadata["validation"].items()},
         rows=check_positive_int("rows", metadata["rows"]),
         device=device,
@@ -334,14 +333,6 @@ def _is_finite(predicted: Predictive) -> bool:
     if isinstance(predicted, GaussianMixture | Classes):
         return all(bool(numbers.isfinite().all()) for numbers in (predicted.means, predicted.variances))
     return bool((predicted.mean.isfinite() & predicted.variance.isfinite()).all())
-
-
-def _history(found: dict[str, Tensor]) -> dict[str, NDArray[np.float64]]:
-    first = found[HISTORY[0]]
-    alike = all(values.shape == first.shape and values.dtype == torch.float64 for values in found.values())
-    if found.keys() != set(HISTORY) or first.dim() != 1 or not alike:
-        raise ValueError("its history does not have one number of each kind for every epoch")
-    return {name: found[name].numpy() for name in HISTORY}
 
 
 def _name(found: Any) -> str | None:

@@ -131,6 +131,8 @@ class Seen:
 def check_learns(fitted: Fitted) -> None:
     if fitted.target.classes:
         raise InputError("a model of classes cannot take in more rows: fit it again to all of them")
+    if fitted.target.outputs:
+        raise InputError("a model of several outputs cannot take in more rows: fit it again to all of them")
     learning.check_learns(fitted.models[0])
     if not fitted.statistics:
         raise InputError("the model has no sums over its rows to go on from: fit it again to all rows")
@@ -242,11 +244,9 @@ def _joined(fitted: Fitted, pieces: Sequence[tuple[Tensor, ...]]) -> Predictive:
         return fitted.models[0].likelihood.distribution(*parts).double()
 
 
-def _moved(
-    before: Calibration | None, predicted: Predictive, y: Tensor, weight: Tensor | None, forget: float
-) -> Calibration | None:
+def _moved(before: Any, predicted: Predictive, y: Tensor, weight: Tensor | None, forget: float) -> Calibration | None:
     """Towards what fits the new rows, which the model had not seen; a model without a calibration has none after."""
-    if before is None:
+    if not isinstance(before, Calibration):
         return None
     return calibrate(predicted, y, weight, steps=_STEPS, before=replace(before, rows=forget * before.rows))
 
