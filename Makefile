@@ -1,17 +1,27 @@
 # Each target sets up what it needs: a .venv from pyproject.toml with constraints.txt, remade only when one of them changes.
+# With LOCKED=1, as in continuous integration, from .ci/requirements.lock: the same packages, checked by their hashes.
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
+LOCK   := .ci/requirements.lock
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-slow test-all coverage check format bench smoke clean
+.PHONY: demo test test-slow test-all coverage check format bench smoke lock clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(LOCK)
 	$(PYTHON) -m venv $(VENV)
+ifdef LOCKED
+	$(RUN) -m pip install --quiet --require-hashes --only-binary :all: --requirement $(LOCK)
+	$(RUN) -m pip install --quiet --no-deps --no-build-isolation --editable .
+else
 	$(RUN) -m pip install --quiet --upgrade pip
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+endif
 	touch $@
+
+lock: $(STAMP)    ## what continuous integration installs, with hashes: after a change of the dependencies
+	$(RUN) .ci/lock.py
 
 demo: $(STAMP)    ## the paper's 1-D example: a table of scores, and build/demo.png
 	mkdir -p build

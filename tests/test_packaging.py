@@ -11,6 +11,8 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import deepbasis
 
@@ -106,6 +108,43 @@ def test_the_sdist_holds_what_is_needed_to_build_and_test(sdist):
     assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "src/deepbasis/py.typed"} <= names
     assert "tests/test_packaging.py" in names
     assert not any(part in name for name in names for part in (".venv", "__pycache__", ".git/"))
+
+
+# The lock -------------------------------------------------------------------------------------------------------------
+
+
+def pinned(file: str) -> dict[str, str]:
+    """Name -> version, of the lines of a requirements file."""
+    lines = [line for line in (ROOT / file).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return {
+        canonicalize_name(name): version.split()[0] for name, _, version in (line.partition("==") for line in lines)
+    }
+
+
+def wanted(extra: str) -> set[str]:
+    """The packages that an extra names, and those of the extras that it is made of."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: set[str] = {canonicalize_name(Requirement(entry).name) for entry in project["dependencies"]}
+    for entry in map(Requirement, project["optional-dependencies"][extra]):
+        found |= {name for part in entry.extras for name in wanted(part)} or {canonicalize_name(entry.name)}
+    return found
+
+
+def test_the_lock_is_what_constraints_and_extras_say():
+    """After a change of the dependencies: `make lock`."""
+    lock = pinned(".ci/requirements.lock")
+    assert pinned("constraints.txt").items() <= lock.items()
+    assert wanted("dev") <= set(lock)
+
+
+def test_every_line_of_the_lock_has_a_hash_and_none_names_a_place():
+    text = (ROOT / ".ci" / "requirements.lock").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9.-]+==[\w.]+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+    assert "://" not in text
+
+
+# Versions -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_changelogs_newest_release_is_this_version():
