@@ -4,10 +4,12 @@ PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
+# What runs with the lowest versions of the dependencies: where they matter most.
+LOWEST := tests/tables tests/test_storage.py tests/fitting/test_mixed_tables.py tests/fitting/test_scikit_learn.py
 LOCK   := .ci/requirements.lock
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-slow test-all coverage check format bench smoke lock clean
+.PHONY: demo test test-slow test-all coverage check format bench smoke lock release lowest clean
 
 $(STAMP): pyproject.toml constraints.txt $(LOCK)
 	$(PYTHON) -m venv $(VENV)
@@ -75,6 +77,24 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) benchmarks/bayesopt.py --quick
 	$(RUN) benchmarks/export.py --quick
 	$(RUN) benchmarks/updates.py --quick
+
+release: $(STAMP) ## build wheel and sdist into dist/, check them, and use the wheel in an environment of its own
+	rm -rf dist build/wheel
+	$(RUN) -m build --no-isolation --outdir dist .
+	$(RUN) -m twine check --strict dist/*
+	$(RUN) .ci/check_tag.py
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd build && OMP_NUM_THREADS=1 wheel/bin/python ../.ci/try_wheel.py
+	build/wheel/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[cli]"
+	cd build && OMP_NUM_THREADS=1 wheel/bin/python ../.ci/try_wheel.py cli
+
+lowest: $(STAMP)  ## the package with the lowest versions that pyproject.toml allows
+	rm -rf build/lowest && mkdir -p build && $(RUN) .ci/lowest.py > build/lowest.txt
+	$(PYTHON) -m venv build/lowest
+	build/lowest/bin/python -m pip install --quiet --constraint build/lowest.txt ".[cli,plots]" pytest pytest-timeout hypothesis polars
+	cd build && OMP_NUM_THREADS=1 lowest/bin/python ../.ci/try_wheel.py cli
+	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -m "not slow" -W ignore::DeprecationWarning $(LOWEST)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
