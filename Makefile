@@ -9,7 +9,7 @@ LOWEST := tests/tables tests/test_storage.py tests/fitting/test_mixed_tables.py 
 LOCK   := .ci/requirements.lock
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-slow test-all coverage check format bench smoke lock release lowest clean
+.PHONY: demo test test-slow test-all coverage check format bench smoke lock docs release lowest clean
 
 $(STAMP): pyproject.toml constraints.txt $(LOCK)
 	$(PYTHON) -m venv $(VENV)
@@ -77,6 +77,10 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) benchmarks/bayesopt.py --quick
 	$(RUN) benchmarks/export.py --quick
 	$(RUN) benchmarks/updates.py --quick
+
+docs: $(STAMP)    ## the site, in build/docs: the gallery is run, and a warning is an error
+	OMP_NUM_THREADS=1 $(RUN) -m sphinx --fail-on-warning --keep-going --quiet -E -b html -d build/doctrees docs build/docs
+	$(RUN) -m sphinx --fail-on-warning --quiet -b doctest -d build/doctrees -D plot_gallery=False docs build/doctest
 
 release: $(STAMP) ## build wheel and sdist into dist/, check them, and use the wheel in an environment of its own
 	rm -rf dist build/wheel

@@ -3,6 +3,17 @@
 Each is a function of an estimator, a table and its targets. As scikit-learn wants it, more is better: a score is the
 negative of the NLL, the CRPS or the interval score, in mean over the rows. The estimator is a `DeepBasisRegressor`, a
 `Pipeline` that ends in one, or a search over either.
+
+Examples
+--------
+>>> import numpy as np
+>>> from sklearn.model_selection import cross_val_score
+>>> from deepbasis import DeepBasisRegressor, scoring
+>>> X = np.random.default_rng(0).uniform(-1, 1, size=(60, 1))
+>>> model = DeepBasisRegressor(method="dbk-silu", members=1, epochs=5, random_state=0)
+>>> scores = cross_val_score(model, X, np.sin(3 * X[:, 0]), scoring=scoring.crps, cv=2)
+>>> bool((scores < 0).all())  # minus the CRPS
+True
 """
 
 from __future__ import annotations

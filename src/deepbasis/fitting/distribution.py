@@ -31,6 +31,21 @@ class PredictiveDistribution:
 
     `len(dist)` is the number of rows, and `dist[10:20]` is the distribution of some of them. `tensors` holds the
     same in torch.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from deepbasis import Gaussian
+    >>> from deepbasis.fitting.distribution import PredictiveDistribution
+    >>> mean, variance = torch.tensor([0.0, 10.0]), torch.tensor([1.0, 4.0])
+    >>> dist = PredictiveDistribution(Gaussian(mean.double(), variance.double()))  # as predict_dist gives it
+    >>> dist.std
+    array([1., 2.])
+    >>> lower, upper = dist.interval(0.95)
+    >>> upper.round(2)
+    array([ 1.96, 13.92])
+    >>> dist[:1].cdf([1.96]).round(3)
+    array([0.975])
     """
 
     def __init__(self, tensors: Predictive) -> None:
