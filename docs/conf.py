@@ -129,13 +129,16 @@ def write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def escape_bars(app: Any, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """|x| in a docstring is an absolute value, which reStructuredText would take for a substitution."""
-    lines[:] = [line.replace("|", "\\|") for line in lines]
+MARKS = re.compile(r"(`[^`]*`)|\||(?<=\w)_(?!\w)")
+
+
+def escape_marks(app: Any, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Outside of backticks |x| is an absolute value and rank_ an attribute, not the marks of reStructuredText."""
+    lines[:] = [MARKS.sub(lambda mark: mark[1] or f"\\{mark[0]}", line) for line in lines]
 
 
 def setup(app: Any) -> None:
     app.connect("builder-inited", lambda app: figures.draw_all(ROOT / "results", DOCS / "generated"), priority=1)
     app.connect("builder-inited", write_help, priority=1)
     app.connect("source-read", lead_home)
-    app.connect("autodoc-process-docstring", escape_bars)
+    app.connect("autodoc-process-docstring", escape_marks)
