@@ -32,7 +32,9 @@ def table(rows: int = 400) -> tuple[pd.DataFrame, pd.Series]:
 @pytest.fixture(scope="module")
 def known() -> tuple[DeepBasisRegressor, explain.Sample]:
     X, y = table()
-    model = small(members=1, epochs=150, rank=16, width=16, target="identity", batch_size=100).fit(X, y)
+    model = small(members=1, epochs=150, rank=16, width=16, target="identity", batch_size=100, learning_rate=3e-3).fit(
+        X, y
+    )
     return model, explain.Sample.of(model.fitted_, X, y)
 
 

@@ -126,7 +126,8 @@ def wanted(extra: str) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found: set[str] = {canonicalize_name(Requirement(entry).name) for entry in project["dependencies"]}
     for entry in map(Requirement, project["optional-dependencies"][extra]):
-        found |= {name for part in entry.extras for name in wanted(part)} or {canonicalize_name(entry.name)}
+        own = canonicalize_name(entry.name) == project["name"]
+        found |= {name for part in entry.extras for name in wanted(part)} if own else {canonicalize_name(entry.name)}
     return found
 
 

@@ -225,7 +225,7 @@ def test_our_options_tell_the_recipe():
     options = peers.MODELS["deepbasis"].options
     assert options["recipe"]["name"] == "default"
     assert options != peers.MODELS["deepbasis-1"].options
-    assert "learning_rate" in options["recipe"]
+    assert "learning_rate" in options["recipe"]["small"]
 
 
 def test_a_model_is_left_out_where_there_are_too_many_rows(folder):

@@ -42,7 +42,13 @@ PAGES = sorted(
 GUIDES = [page for page in PAGES if page.startswith("docs/howto/")]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/data/LICENCES.md", *PAGES]
 WITHOUT_CODE = {"docs/howto/index.md", "docs/howto/limits.md", "docs/howto/tables.md"}
-SCRIPTS = ["README.md", "docs/quickstart.md", "docs/pytorch.md", "docs/interop.md", *(page for page in GUIDES if page not in WITHOUT_CODE)]
+SCRIPTS = [
+    "README.md",
+    "docs/quickstart.md",
+    "docs/pytorch.md",
+    "docs/interop.md",
+    *(page for page in GUIDES if page not in WITHOUT_CODE),
+]
 """Documents whose Python blocks, one after another, are a program."""
 
 

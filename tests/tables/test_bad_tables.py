@@ -316,9 +316,10 @@ def test_a_target_that_cannot_be_used(case):
     with pytest.raises(InputError) as error:
         check_target(y)
     assert said(error.value, words) == []
-    with pytest.raises(InputError) as of_table:
-        Table.read(np.eye(3), y)
-    assert str(of_table.value) == str(error.value)
+    if case not in ("two columns", "one row"):  # a table may have several targets
+        with pytest.raises(InputError) as of_table:
+            Table.read(np.eye(3), y)
+        assert str(of_table.value) == str(error.value)
 
 
 def test_the_target_has_its_own_name_in_messages():
