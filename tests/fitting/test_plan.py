@@ -133,10 +133,10 @@ def test_several_passes_an_epoch_are_never_more_steps_than_asked_for(max_steps):
         ({"method": "sv-rbf", "objective": "mml", "optimiser": "adamw"}, "last", "adamw", 0.05),
         ({"method": "sv-rbf", "objective": "mml", "learning_rate": 1e-4}, "last", "adamw", 1e-4),
         ({"method": "sv-rbf", "objective": "mml", "recipe": "paper"}, "last", "adamw", 1e-3),
-        ({"method": "sv-rbf"}, "crps", "adamw", 1e-2),
+        ({"method": "sv-rbf"}, "crps", "adamw", 5e-3),
         ({"method": "dbk-silu", "objective": "mml"}, "crps", "adamw", 3e-3),
         ({"method": "sv-dkl", "objective": "mml"}, "crps", "adamw", 3e-3),
-        ({}, "crps", "adamw", 1e-2),
+        ({}, "crps", "adamw", 5e-3),
         ({"learning_rate": 0.5}, "crps", "adamw", 0.5),
         ({"recipe": "paper"}, "nll", "adamw", 1e-3),
     ],
@@ -245,7 +245,7 @@ def test_a_plan_knows_its_device():
 @pytest.mark.parametrize(
     ("rows", "device", "changes", "expected"),
     [
-        (2_000, "cpu", {}, ("adamw", 1e-2, 32, 64)),
+        (2_000, "cpu", {}, ("adamw", 5e-3, 32, 64)),
         (2_001, "cpu", {}, ("muon", 1e-2, 32, 64)),
         (2_001, "cuda", {}, ("adamw", 3e-3, 128, 256)),
         (2_001, "cpu", {"optimiser": "adamw"}, ("adamw", 3e-3, 32, 64)),

@@ -138,7 +138,7 @@ class Recipe:
 
 _SMALL = Networks(  # each number's reason is in docs/recipe.md
     optimiser="adamw",
-    learning_rate=1e-2,
+    learning_rate=5e-3,
     inner_factor=1,
     rank=32,
     embedding="none",
