@@ -56,6 +56,7 @@ bench: $(STAMP)   ## the committed benchmarks, at full size
 	$(RUN) benchmarks/out_of_core.py
 	$(RUN) benchmarks/memory.py
 	$(RUN) benchmarks/soak.py
+	$(RUN) benchmarks/trust_far.py
 
 smoke: $(STAMP)   ## the same, small: does every script still run?
 	mkdir -p build

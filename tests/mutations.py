@@ -40,6 +40,13 @@ def fitting(name: str, file: str, old: str, new: str, *tests: str) -> Mutation:
 
 
 MUTATIONS = [
+    Mutation(
+        "the disagreement is added to no variance",
+        "gp/calibration.py",
+        "members.variances + disagreement * members",
+        "members.variances + 0.0 * disagreement * members",
+        ("fitting/test_distance.py",),
+    ),
     # ---- learning on
     gp(
         "learning on: weights by the noise alone",

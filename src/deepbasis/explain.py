@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from deepbasis import plots
 from deepbasis.errors import InputError, check_positive_int
+from deepbasis.fitting.distance import stretched
 from deepbasis.fitting.distribution import PredictiveDistribution, generator
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
 from deepbasis.gp.classes import Classes
@@ -228,9 +229,10 @@ def _band(fitted: Fitted, x: torch.Tensor, points: int, random_state: int | None
     """How far below and above their mean 95 % of the drawn curves lie."""
     draws_from, curves = generator(random_state), []
     farther = 1.0 if fitted.calibration is None else fitted.calibration.mean_scale**0.5
-    for model in fitted.models:
+    for k, model in enumerate(fitted.models):
         with torch.no_grad():
             drawn = torch.lerp(model.mean_at(x), model.sample_functions(_DRAWS, generator=draws_from)(x), farther)
+            drawn = stretched(drawn.mT, [k] * _DRAWS, fitted.models, fitted.calibration, x).mT
             curves.append(fitted.target.inverse(drawn.double()).reshape(_DRAWS, points, -1).mean(2))
     found = torch.cat(curves).numpy()
     low, high = np.quantile(found, [0.025, 0.975], axis=0) - found.mean(0)

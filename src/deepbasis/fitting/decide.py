@@ -9,7 +9,7 @@ from deepbasis.engine import device as devices
 from deepbasis.engine.settings import Settings
 from deepbasis.errors import InputError
 from deepbasis.fitting.kinds import AUTO, CLASSES, CONFORMAL
-from deepbasis.fitting.plan import Architecture, Candidate, Facts, HoldOut, Plan
+from deepbasis.fitting.plan import Architecture, Candidate, Facts, HoldOut, Plan, Widening
 from deepbasis.fitting.recipe import (
     FLOAT64_ROWS,
     HALF,
@@ -34,15 +34,22 @@ from deepbasis.fitting.spec import (
     INTERVAL,
     OUTPUTS,
     STUDENT,
+    WIDEN,
     Spec,
 )
-from deepbasis.fitting.suited import suited
+from deepbasis.fitting.suited import check_widens, suited
 from deepbasis.gp.expansion import JITTER
 from deepbasis.gp.methods import METHODS
 
 NETWORK = "dbk-silu"
 """What method="auto" tries on every table."""
 
+FAR = "sv-rbf-linear"
+"""The kernel that may predict beside the networks where there were no rows: it goes on along a straight line."""
+
+_FAR_RANK = 32
+_FAR_COLUMNS = 64  # encoded, at most: a lengthscale for each is learnt from few rows
+_DISAGREEMENT = 8.0  # docs/recipe.md
 _COMPILE_STEPS = 50_000  # from here on compiling pays on a GPU
 _HELD_OUT = 0.1  # of the rows
 _OPTIMISM = 0.02  # nats a row
@@ -95,6 +102,7 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
             what = f"likelihood {spec.likelihood!r}" if spec.likelihood != GAUSSIAN else f"objective {objective!r}"
             raise InputError(f"{what} cannot be trained by bounds of the target: leave it out, or lower and upper")
         spec = replace(spec, likelihood=CENSORED)
+    check_widens(spec)
     held_out = hold_out(spec, facts.table_rows)
     if facts.streamed:
         held_out = replace(held_out, parts=1)
@@ -130,6 +138,7 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
         jobs=jobs,
         epoch_rows=epoch_rows,
         warnings=_warnings(network.settings, facts, max_steps),
+        distance=_widening(spec, recipe, facts, precision, max_steps) if spec.distance == WIDEN else None,
     )
 
 
@@ -188,6 +197,22 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
         for name in recipe.shallow_methods
         if facts.columns <= _rank(spec, recipe, name) or "linear" not in METHODS[name].expansion
     ]
+
+
+def _widening(spec: Spec, recipe: Recipe, facts: Facts, precision: str, max_steps: int | None) -> Widening:
+    """The members of a small table are calibrated on rows that others have seen: their disagreement says little.
+
+    A shallow kernel of few rows is tried beside networks that nobody has asked for by name.
+    """
+    large = facts.table_rows > recipe.small_rows and spec.objective != EXACT
+    disagreement = _DISAGREEMENT if large else 0.0
+    if spec.method != AUTO or spec.objective is not None or facts.grouped or facts.columns > _FAR_COLUMNS:
+        return Widening(disagreement, None)
+    automatic = ("optimiser", "learning_rate", "epochs", "patience", "embedding")
+    changes: dict[str, Any] = {**dict.fromkeys(automatic, AUTO), "objective": EXACT, "members": 1, "dtype": precision}
+    kernel = replace(spec, method=FAR, rank=_FAR_RANK, compile=False, calibrate=False, trend="none", **changes)
+    alone = replace(facts, rows=facts.table_rows, streamed=False)
+    return Widening(disagreement, _candidate(kernel, recipe, alone, max_steps)[0])
 
 
 def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) -> tuple[Candidate, int]:

@@ -19,6 +19,7 @@ from deepbasis import __version__, storage
 from deepbasis.engine.checks import LARGEST, read_history
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.errors import FileFormatError, InputError, NumericalError, check_number, check_positive_int
+from deepbasis.fitting import distance as far
 from deepbasis.fitting.apart import Apart
 from deepbasis.fitting.diagnosis import Diagnosis
 from deepbasis.fitting.distribution import PredictiveDistribution, generator, scores
@@ -80,6 +81,7 @@ class Fitted:
     """These rows."""
     statistics: tuple[Statistics, ...] = ()
     """Sums over the rows of each member, from which `update` goes on; none if it cannot."""
+    distance: far.Distance | None = None
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     target_name: str | None = None
@@ -117,7 +119,7 @@ class Fitted:
 
     def predict_encoded(self, chunks: Iterable[Tensor]) -> Predictive:
         """The same of rows that the preprocessor has encoded, one chunk after another: only one is held at a time."""
-        first, *others = (self.ensemble.predict(x).double() for x in chunks)
+        first, *others = (far.predict(self.distance, self.ensemble, x, self.preprocessor) for x in chunks)
         predicted = first.followed_by(others) if others else first
         found = self.target.distribution(predicted)
         unwarped = found.base if isinstance(found, Warped | Discrete) else found
@@ -132,8 +134,8 @@ class Fitted:
         if self.target.warp is None and (kind.predictive, kind.distribution) == gaussian:  # of a subclass, perhaps
             watch = Watch(self.novelty, self.preprocessor)
             chunks = watch.over(self.chunks(X))
-            members = [self.ensemble.means(x).mean(0, dtype=torch.float64) for x in chunks]
-            found = self.target.inverse(torch.cat(members))
+            means = [far.mean(self.distance, self.ensemble, x, self.preprocessor) for x in chunks]
+            found = self.target.inverse(torch.cat(means))
             if bool(found.isfinite().all()):
                 watch.warn()
                 return found.numpy()
@@ -184,9 +186,9 @@ class Fitted:
         @torch.no_grad()
         def drawn(x: Tensor) -> Tensor:
             means = {k: models[k].mean_at(x) for k in set(of_member)}
-            return torch.stack(
-                [torch.lerp(means[k], draw(x)[0], farther) for k, draw in zip(of_member, draws, strict=True)], 1
-            )
+            each = zip(of_member, draws, strict=True)
+            found = torch.stack([torch.lerp(means[k], draw(x)[0], farther) for k, draw in each], 1)
+            return far.stretched(found, of_member, models, self.calibration, x)
 
         def functions(X: Any) -> NDArray[np.float64]:
             return self.target.inverse(torch.cat([drawn(x) for x in self.chunks(X)]).double()).numpy()
@@ -203,13 +205,12 @@ class Fitted:
     def fingerprint(self) -> str:
         """Differs between models that predict differently."""
         tensors, metadata = self._contents()
-        named = {
-            name: metadata[name] for name in ("architecture", "preprocessing", "target", "calibration", "conformal")
-        }
+        parts = ("architecture", "preprocessing", "target", "calibration", "conformal", "distance")
+        named = {name: metadata[name] for name in parts if name in metadata}
         return storage.digest({k: v for k, v in tensors.items() if not k.startswith("history/")}, named)
 
     def _contents(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors: dict[str, Tensor] = {}
+        tensors, beyond = far.contents(self.distance)
         for k, model in enumerate(self.models):
             tensors |= {f"member/{k}/{name}": value for name, value in model.state_dict().items()}
             tensors |= {f"history/{k}/{name}": torch.from_numpy(v) for name, v in self.history[k].items()}
@@ -225,7 +226,7 @@ class Fitted:
             spec["random_state"] = None  # a generator's state is not part of the model
         if not isinstance(spec["target"], str):
             spec["target"] = WARP  # a transformer was tabulated
-        return tensors, {
+        return tensors, beyond | {
             "versions": dict(self.versions),
             "target_name": self.target_name,
             "spec": spec,
@@ -264,7 +265,8 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
     if replace(architecture, rank=planned.rank) != planned or not 0 < architecture.rank <= planned.rank:
         raise ValueError("its architecture is not the one that was planned")
     grouped = storage.grouped(tensors)
-    novelty, promise, apart = grouped.pop("novelty/0"), grouped.pop("conformal/0", None), grouped.pop("apart/0", None)
+    others = ("novelty", "conformal", "apart", "distance")
+    novelty, promise, apart, beyond = (grouped.pop(f"{part}/0", None) for part in others)
     preprocessor = Preprocessor.from_state(metadata["preprocessing"])
     members = check_positive_int("members", metadata["members"])
     everyone = range(min(members, len(grouped)))
@@ -288,7 +290,7 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
         target=target,
         models=models,
         calibration=calibration,
-        novelty=Novelty.from_tensors(novelty, preprocessor.width),
+        novelty=Novelty.from_tensors(novelty or {}, preprocessor.width),
         alpha=check_number("alpha", metadata["alpha"], at_least=0.0),
         beta=check_number("beta", metadata["beta"], at_least=0.0),
         history=tuple(read_history(grouped[f"history/{k}"]) for k in everyone),
@@ -301,6 +303,7 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
         statistics=tuple(
             learning.unpacked(grouped[f"learned/{k}"], models[k].posterior.rank) for k in everyone if len(parts) > 2
         ),
+        distance=far.Distance.restored(beyond, metadata, preprocessor.width, _model),
         target_name=_name(metadata["target_name"]),
         versions=_texts(metadata["versions"]),
     )

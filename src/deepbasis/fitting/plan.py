@@ -115,6 +115,22 @@ class Candidate:
     trained_apart: bool = False
     """Whether its parameters are those given the others too: they are trained again for each part held out."""
 
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Candidate:
+        weights = tuple((float(alpha), float(beta)) for alpha, beta in record["weights"])
+        parts = {"architecture": Architecture(**record["architecture"]), "settings": Settings(**record["settings"])}
+        return cls(**{**record, **parts, "weights": weights})
+
+
+@dataclass(frozen=True)
+class Widening:
+    """How predictions widen where there were no rows; unknown values are drawn from the known ones in any case."""
+
+    disagreement: float
+    """What the variance between the members' means is multiplied by, beside that of each member, where calibrated."""
+    kernel: Candidate | None
+    """What may predict beside the networks."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -145,6 +161,7 @@ class Plan:
     race_steps: int = 0
     """Steps of the race between networks."""
     warnings: tuple[str, ...] = ()
+    distance: Widening | None = None
 
     @property
     def networks(self) -> list[Candidate]:
@@ -181,32 +198,36 @@ class Plan:
                 f"{', compiled' * s.compile}{'' if s.exact else f'; (alpha, beta): {weights}'}"
                 f"; {'calibrated' if one.calibrate else 'not calibrated'}"
             )
+        if self.distance is not None:
+            count, kernel = self.distance.disagreement, self.distance.kernel
+            more = f"{count:g} times the variance between members; " if count else ""
+            beside = f"; {kernel.architecture.method} may predict far rows" if kernel is not None else ""
+            yield f"where there were no rows: {more}unknown values are drawn from the known ones{beside}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        found = asdict(self)
+        if self.distance is None:
+            del found["distance"]
+        return found
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Plan:
-        candidates = [
-            Candidate(
-                **{
-                    **one,
-                    "architecture": Architecture(**one["architecture"]),
-                    "settings": Settings(**one["settings"]),
-                    "weights": tuple((float(alpha), float(beta)) for alpha, beta in one["weights"]),
-                }
-            )
-            for one in record["candidates"]
-        ]
+        candidates = [Candidate.from_json(one) for one in record["candidates"]]
+        distance = None
+        if record.get("distance") is not None:
+            kernel = record["distance"]["kernel"]
+            several = float(record["distance"]["disagreement"])
+            distance = Widening(several, None if kernel is None else Candidate.from_json(kernel))
         return cls(
             **{
                 **record,
                 "hold_out": HoldOut(**record["hold_out"]),
                 "candidates": tuple(candidates),
                 "warnings": tuple(record["warnings"]),
+                "distance": distance,
             }
         )
 

@@ -19,6 +19,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.errors import NumericalError, UnfinishedError
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.diagnosis import diagnose
+from deepbasis.fitting.distance import AS_GOOD, FEWEST_ROWS, KERNEL_ROWS, Distance, Kernel
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.held_out import Fold, baseline, class_shares, join_rows, limit_copies, scores_and_doubt
 from deepbasis.fitting.novelty import Novelty
@@ -46,7 +47,7 @@ def fit_table(spec: Spec, plan: Plan, data: TableData, execution: Execution = HE
         networks, predicted, folds = _train_networks(runner, spec, data, folds)
         held_out = join_rows([fold.held_out for fold in folds])
         selecting = folds[0].selecting if len(folds) == 1 else limit_copies(held_out, plan.copies_limit)
-        best, predicted = networks.calibrated(predicted, selecting)
+        best, predicted = networks.calibrated(predicted, selecting, _disagreement(plan))
         several = bool(plan.kernels) or len(data.held_out) > 1  # else a large table is not held twice
         everything = data.everything(folds[0].data.x.dtype) if several else folds[0].data
         if plan.kernels and not best.interrupted:
@@ -54,12 +55,15 @@ def fit_table(spec: Spec, plan: Plan, data: TableData, execution: Execution = HE
         known, outputs = everything if len(data.held_out) > 1 else folds[0].data, len(data.target.outputs)
         constant = class_shares(known, data.target.classes) if data.target.classes else baseline(known, outputs)
         scores, doubt = scores_and_doubt(predicted, held_out, constant, data.target)
-        novelty = data.novelty()
+        novelty, far = data.novelty(), None
+        if plan.distance is not None:
+            judging, far = folds[0].held_out, Distance.fit(data.encoded.x, data.preprocessor)
+            far = _with_kernel(far, runner, best, folds[0].data, judging, predicted[: len(judging)])
         health = diagnose(predicted, held_out, known, best.predict_calibrated, data.target, data.preprocessor)
         fitted_to = [everything if best.candidate.on_all_rows else parts[k % len(parts)].data for k in best.places]
         sums = learned(best.models, best.candidate.settings.objective, best.outcomes[0].member.beta, fitted_to)
     found = _finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, data.rows_given, [doubt])
-    return promised(replace(found, diagnosis=health, statistics=sums), data.apart)
+    return promised(replace(found, diagnosis=health, statistics=sums, distance=far), data.apart)
 
 
 def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = HERE) -> Fitted:
@@ -77,7 +81,7 @@ def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = 
         )
         beta = best.outcomes[0].member.beta
         sums = learned_from_stream(best.models, candidate.settings.objective, beta, stream, validation, team)
-    best, _ = best.calibrated(best.predict(selecting.x), selecting)
+    best, _ = best.calibrated(best.predict(selecting.x), selecting, _disagreement(plan))
     predicted = best.predict(validation.x)
     if best.calibration is not None:
         predicted = best.calibration.apply(predicted)
@@ -92,7 +96,40 @@ def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = 
     novelty, rows = data.novelty(validation), data.survey.source.rows
     found = _finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, rows, [doubt])
     health = diagnose(predicted, validation, validation, best.predict_calibrated, data.target, data.preprocessor)
-    return promised(replace(found, diagnosis=health, statistics=sums), data.apart())
+    far = None
+    if plan.distance is not None:
+        known = torch.arange(len(validation)) % 2 == 0  # a stream has no other rows at hand
+        far = Distance.fit(data.some, data.preprocessor)
+        far = _with_kernel(far, runner, best, validation.where(known), validation.where(~known), predicted[~known])
+    return promised(replace(found, diagnosis=health, statistics=sums, distance=far), data.apart())
+
+
+def _disagreement(plan: Plan) -> float:
+    return 0.0 if plan.distance is None else plan.distance.disagreement
+
+
+def _with_kernel(
+    distance: Distance, runner: Runner, networks: Trained, rows: Rows, held_out: Rows, predicted: Predictive
+) -> Distance:
+    """The same with the plan's kernel of some rows, if it predicts the held-out ones about as well as the networks."""
+    candidate = None if runner.plan.distance is None else runner.plan.distance.kernel
+    needless = networks.candidate.architecture.is_shallow or networks.interrupted
+    if candidate is None or needless or min(len(rows), len(held_out)) < FEWEST_ROWS:
+        return distance
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    some = rows.where(order.argsort() < KERNEL_ROWS)
+    with suppress(NumericalError, UnfinishedError):
+        planned = in_time(runner, candidate, [0], some, held_out)
+        if planned is None:
+            return distance
+        kernel = runner.train(planned, [0], some, held_out)
+        found = kernel.predict(held_out.x)
+        ours, theirs = (
+            float(metrics.crps(one.double(), held_out.y.double(), held_out.weight)) for one in (found, predicted)
+        )
+        if runner.execution.team.broadcast_object(not kernel.interrupted and ours <= AS_GOOD * theirs):
+            return replace(distance, kernel=Kernel.of(kernel.models[0].cpu(), kernel.architecture, found))
+    return distance
 
 
 def _finished(

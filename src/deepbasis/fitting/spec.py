@@ -37,6 +37,7 @@ COUNTS = ("poisson", "negative-binomial")
 STUDENT = "student"
 OUTPUTS = "outputs"
 CONSTANT, INPUT, INPUT_NOISE = "constant", "input", "input-noise"
+WIDEN = "widen"
 OPTIMISERS = ("adamw", "muon", "lbfgs")
 EXACT = "mml"
 """The objective of exact training, by the marginal likelihood (Algorithm 1), beside the mini-batch objectives."""
@@ -208,6 +209,15 @@ class Arguments:
         '"conformal" also sets rows apart that nothing else of the fit sees, a tenth of them or, of a small table, up '
         "to a quarter: for `predict_interval(guarantee=True)`.",
         TRAINING,
+    )
+    distance: str = argument(
+        "none",
+        one_of(lambda: ("none", WIDEN)),
+        'Whether predictions widen where there were no rows: "none" or "widen". With "widen" variances grow with what '
+        "the members disagree about; a category never seen, or a number far outside the range of its column, counts as "
+        "a random known one; and a shallow kernel that predicts held-out rows about as well takes over far from the "
+        "rows. For one target that is a number, with constant Gaussian noise.",
+        MODEL,
     )
     dtype: str = argument(
         AUTO,

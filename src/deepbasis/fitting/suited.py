@@ -7,7 +7,7 @@ from dataclasses import replace
 from deepbasis.errors import InputError
 from deepbasis.fitting.kinds import CLASSES
 from deepbasis.fitting.plan import Facts
-from deepbasis.fitting.spec import EXACT, GAUSSIAN, INPUT, INPUT_NOISE, OUTPUTS, Spec
+from deepbasis.fitting.spec import EXACT, GAUSSIAN, INPUT, INPUT_NOISE, OUTPUTS, WIDEN, Spec
 from deepbasis.registry import LIKELIHOODS
 
 
@@ -20,6 +20,17 @@ def suited(spec: Spec, facts: Facts, objective: str) -> Spec:
     if spec.noise == INPUT or spec.likelihood == INPUT_NOISE:
         spec = _for_input_noise(spec, facts, objective)
     return spec
+
+
+def check_widens(spec: Spec) -> None:
+    """`spec` as it was made to suit the target."""
+    if spec.distance == WIDEN and spec.likelihood != GAUSSIAN:
+        raise InputError(
+            "distance='widen' is for one target that is a number, known exactly, with constant Gaussian noise, and "
+            f"here the likelihood is {spec.likelihood!r}: leave distance out"
+        )
+    if spec.distance == WIDEN and spec.recipe == "paper":
+        raise InputError("distance='widen' is no part of recipe='paper': leave one of them out")
 
 
 def _for_classes(spec: Spec, objective: str) -> Spec:

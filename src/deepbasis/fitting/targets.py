@@ -14,7 +14,7 @@ from deepbasis.errors import InputError
 from deepbasis.fitting.kinds import AUTO, CLASSES, CONFORMAL, COUNT, IDENTITY, LOG, ORDINAL, WARP
 from deepbasis.fitting.recipe import RECIPES
 from deepbasis.fitting.simple import FEWEST_ROWS, SimpleModels
-from deepbasis.fitting.spec import COUNTS, EXACT, GAUSSIAN, INPUT, OUTPUTS, Spec
+from deepbasis.fitting.spec import COUNTS, EXACT, GAUSSIAN, INPUT, OUTPUTS, WIDEN, Spec
 from deepbasis.fitting.values import choose_values
 from deepbasis.gp.counts import Rate
 from deepbasis.gp.methods import METHODS
@@ -121,7 +121,7 @@ def _rate(spec: Spec, y: Floats, weight: Floats | None, every_y: Floats, exposur
 def _may_have_values(spec: Spec) -> bool:
     """Whether what else was asked for leaves a prediction of probabilities of values."""
     objective = spec.objective or (METHODS[spec.method].objective if spec.method != AUTO else "")
-    asked = spec.calibrate != AUTO or spec.trend == "linear" or spec.noise == INPUT
+    asked = spec.calibrate != AUTO or spec.trend == "linear" or spec.noise == INPUT or spec.distance == WIDEN
     return objective not in (EXACT, "mse") and not asked
 
 

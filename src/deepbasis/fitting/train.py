@@ -26,7 +26,7 @@ from deepbasis.fitting.budget import member_bytes
 from deepbasis.fitting.plan import Architecture, Candidate, Plan
 from deepbasis.fitting.start import Line, builder, distinct_rows, starting_members, straight_lines
 from deepbasis.gp import exact
-from deepbasis.gp.calibration import Calibration, calibrate
+from deepbasis.gp.calibration import Calibration, Widened, calibrate, widen
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.outputs import OutputsCalibration, calibrate_outputs
@@ -110,7 +110,7 @@ class Trained:
             exact.fit_posterior(model, lambda: [(rows.x, rows.y, rows.weight)])
         return replace(self, models=models)
 
-    def calibrated(self, predicted: Predictive, rows: Rows) -> tuple[Trained, Predictive]:
+    def calibrated(self, predicted: Predictive, rows: Rows, disagreement: float = 0.0) -> tuple[Trained, Predictive]:
         """Calibrated on the predictions for held-out rows, if wanted; the same at every worker, since each has all of
         these rows."""
         scales, several = self.candidate.calibrate, self.architecture.outputs > 0
@@ -119,6 +119,9 @@ class Trained:
         found: Calibration | OutputsCalibration
         if several:
             found = calibrate_outputs(predicted, rows.y, rows.weight, scales=scales)
+        elif disagreement:
+            plain = calibrate(widen(predicted, disagreement), rows.y, rows.weight)
+            found = Widened(**vars(plain), disagreement=disagreement)
         else:
             found = calibrate(predicted, rows.y, rows.weight)
         return replace(self, calibration=found), found.apply(predicted)
@@ -172,8 +175,9 @@ class Runner:
                 wave_size, in_threads = fitting, False
 
         all_of_them = [one.architecture for one in self.plan.candidates]
-        number = 1 + all_of_them.index(candidate.architecture)
-        what = architecture.method + f" (candidate {number} of {len(all_of_them)})" * (len(all_of_them) > 1)
+        what = architecture.method
+        if candidate.architecture in all_of_them and len(all_of_them) > 1:
+            what += f" (candidate {1 + all_of_them.index(candidate.architecture)} of {len(all_of_them)})"
 
         show_bar = self.verbose and self.execution.progress is None and team.first
         with (

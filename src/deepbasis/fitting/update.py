@@ -22,6 +22,7 @@ from deepbasis.engine.distributed import Team
 from deepbasis.engine.streams import Stream
 from deepbasis.errors import InputError, NumericalError, check_number
 from deepbasis.fitting.apart import Apart
+from deepbasis.fitting.distance import check_none
 from deepbasis.fitting.distribution import scores
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
 from deepbasis.fitting.spec import CENSORED, EXACT
@@ -133,6 +134,7 @@ def check_learns(fitted: Fitted) -> None:
         raise InputError("a model of classes cannot take in more rows: fit it again to all of them")
     if fitted.target.outputs:
         raise InputError("a model of several outputs cannot take in more rows: fit it again to all of them")
+    check_none(fitted.distance, "taking in more rows")
     learning.check_learns(fitted.models[0])
     if not fitted.statistics:
         raise InputError("the model has no sums over its rows to go on from: fit it again to all rows")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.errors import InputError, NumericalError
+from deepbasis.fitting.distance import check_none
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
@@ -39,6 +40,7 @@ class DeepBasisModel(Model, FantasizeMixin):
 
     def __init__(self, fitted: Fitted) -> None:
         super().__init__()
+        check_none(fitted.distance, "a BoTorch model")
         if fitted.target.warp is not None or type(fitted.models[0].likelihood) is not GaussianLikelihood:
             raise InputError(
                 f"BoTorch needs a Gaussian target that is not transformed, and this one is {fitted.target.name!r} "

@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 
 from deepbasis import __version__
 from deepbasis.errors import InputError
+from deepbasis.fitting.distance import check_none
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.kinds import SHARE
 from deepbasis.gp.predictive import GaussianMixture, Predictive
@@ -129,6 +130,7 @@ class Predictor(nn.Module):
 
 def _mixture_and_warp(fitted: Fitted) -> tuple[GaussianMixture, Warp | None]:
     """What the fit predicts: its shares do not depend on the row."""
+    check_none(fitted.distance, "an export to ONNX")
     width = fitted.preprocessor.width
     found: Predictive = fitted.predict_encoded([torch.zeros(1, width, dtype=fitted.ensemble.stack.dtype)])
     base, warp = (found.base, found.warp) if isinstance(found, Warped) else (found, None)

@@ -1,0 +1,234 @@
+"""Predictions where there were no rows."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from deepbasis import DeepBasisClassifier, DeepBasisRegressor, storage
+from deepbasis.engine.members import Member
+from deepbasis.errors import FileFormatError, InputError
+from deepbasis.fitting.distance import Kernel
+from deepbasis.fitting.fitted import KIND
+from deepbasis.fitting.plan import Architecture
+from deepbasis.gp.calibration import Calibration, Widened, widen
+from deepbasis.gp.predictive import GaussianMixture
+from support.regressors import easy, mixed, small
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_a_disagreement_widens_each_member_by_the_variance_between_them() -> None:
+    means = torch.tensor([[1.0, 2.0], [3.0, 2.0], [2.0, 5.0]], dtype=torch.float64)
+    members = GaussianMixture(means, torch.full_like(means, 0.5))
+    calibration = Widened((2.0,), (1.0,), disagreement=4.0)
+    found = calibration.apply(members)
+    np.testing.assert_allclose(found.variances, np.tile(2.0 * (0.5 + 4.0 * np.var(means.numpy(), 0, ddof=1)), (3, 1)))
+    of_one = GaussianMixture(means[:1], means[:1])
+    assert torch.equal(widen(of_one, 4.0).variances, means[:1])
+    assert Calibration.from_state({**vars(calibration), "scales": [2.0], "weights": [1.0]}) == calibration
+    # The law of total variance, with what `between` says about the second part of it.
+    within, between = 2.0 * 0.5, calibration.between(3) * np.var(means.numpy(), 0)
+    np.testing.assert_allclose(found.variance, within + between)
+
+
+def test_an_unseen_category_is_a_random_known_one() -> None:
+    table, y = mixed()
+    model = small(epochs=30, target="identity", distance="widen").fit(table, y)
+    fitted = model.fitted_
+    distance = fitted.distance
+    assert distance is not None
+    new = table[:9].assign(color="violet")
+    found = model.predict_dist(new)
+    columns = [k for k, name in enumerate(fitted.preprocessor.feature_names_out) if name.startswith("color")]
+    x = torch.from_numpy(fitted.preprocessor.transform(new))
+    copies = []
+    for donor in distance.donors.double():
+        lent = x.clone()
+        lent[:, columns] = donor[columns]
+        copies.append(fitted.ensemble.predict(lent.to(fitted.ensemble.stack.dtype)).double())
+    means, scale = torch.stack([one.means for one in copies]), fitted.target.scale
+    variances = torch.stack([one.variances for one in copies]).mean(0) + means.var(0, correction=0)
+    expected = GaussianMixture(means.mean(0), variances, copies[0].weights)
+    np.testing.assert_allclose(found.std, expected.std * scale, rtol=1e-5)
+    np.testing.assert_allclose(found.mean, fitted.target.inverse(expected.mean), rtol=1e-5)
+    np.testing.assert_allclose(model.predict(new), found.mean, rtol=1e-9)
+    plain = replace(fitted, distance=None)
+    np.testing.assert_array_equal(model.predict_dist(table).std, plain.predict(table).std)  # known values: nothing
+    assert (found.std != plain.predict(new).std).all()
+
+
+def test_a_number_far_outside_is_unknown_and_one_a_little_outside_is_not() -> None:
+    X, y = easy(200)
+    model = small(epochs=100, distance="widen").fit(X, y).fitted_
+    distance = model.distance
+    assert distance is not None
+    rows = np.zeros((4, 3))
+    rows[:, 0] = [0.0, 3.5, 14.0, 1e9]
+    unknown = distance.unknown(torch.from_numpy(model.preprocessor.transform(rows)), model.preprocessor)
+    assert unknown.tolist() == [[False] * 3, [False] * 3, [True, False, False], [True, False, False]]
+    wild = model.predict(X * [1e6, 1.0, 1.0])
+    assert np.median(wild.std) > 1.2 * np.median(model.predict(X).std)
+
+
+def test_covariance_and_functions_have_the_disagreement() -> None:
+    X, y = easy(60)
+    model = small(members=3, epochs=10, target="identity", dtype="float64").fit(X, y)
+    wider = Widened(**vars(model.calibration_), disagreement=5.0)
+    plain = model.fitted_
+    model.fitted_ = replace(plain, calibration=wider)
+    _, covariance = model.predict(X[:5], return_cov=True)
+    np.testing.assert_allclose(np.diag(covariance), model.predict_dist(X[:5]).variance, rtol=1e-6)
+    # Functions: the same draws, with the means of their members farther apart. A variance that becomes c times as large
+    # is that of means sqrt(c) times as far from their mean.
+    drawn, before = (one.sample_functions(12, random_state=0)(X[:5]) for one in (model.fitted_, plain))
+    x = torch.from_numpy(plain.preprocessor.transform(X[:5]))
+    with torch.no_grad():
+        means = torch.stack([one.mean_at(x) for one in plain.models]).numpy() * plain.target.scale
+    away = (math.sqrt(wider.between(3)) - 1.0) * (means - means.mean(0))
+    found = np.abs((drawn - before).T[:, None] - away).max(2)  # [draws, members]
+    assert (found.min(1) < 1e-9).all()
+    assert set(found.argmin(1)) == {0, 1, 2}
+
+
+def kernel(usual: float) -> Kernel:
+    sizes = {"rank": 6, "width": 8, "blocks": 1, "inner": 8}
+    architecture = Architecture(
+        method="sv-rbf-linear", likelihood="gaussian", embedding="none", trend="none", jitter=1e-6, **sizes
+    )
+    return Kernel(architecture.build(3, Member()).double(), architecture, usual)
+
+
+def test_the_kernel_takes_over_with_its_weight_by_the_moments_of_a_mixture(tmp_path: Path) -> None:
+    X, y = easy(200)
+    fitted = small(dtype="float64", target="identity", distance="widen").fit(X, y).fitted_
+    assert fitted.distance is not None
+    beside = kernel(0.9)
+    x = torch.from_numpy(fitted.preprocessor.transform(X * 1.3))
+    outside = fitted.distance.outside(x)
+    m, v, w = beside.predict(x, outside)
+    assert 0.0 < float(w[outside == 0].max()) < 1.0
+    assert torch.equal(w[outside >= 0.05], torch.ones_like(w[outside >= 0.05]))
+    with_kernel = replace(fitted, distance=replace(fitted.distance, kernel=beside))
+    both = with_kernel.predict(X * 1.3)
+    alone = fitted.ensemble.predict(x).double()
+    first = alone.mean * (1 - w) + w * m
+    second = (1 - w) * (alone.variance + alone.mean**2) + w * (v + m**2)
+    np.testing.assert_allclose(both.mean, fitted.target.inverse(first), rtol=1e-9)
+    np.testing.assert_allclose(both.variance, (second - first**2) * fitted.target.scale**2, rtol=1e-7)
+    np.testing.assert_allclose(fitted.distance.mean(fitted.ensemble, x, fitted.preprocessor), alone.mean, rtol=1e-9)
+    with_kernel.save(tmp_path / "model.safetensors")
+    again = DeepBasisRegressor.load(tmp_path / "model.safetensors").fitted_
+    np.testing.assert_array_equal(again.predict(X * 1.3).std, both.std)
+
+
+def test_it_is_off_unless_it_is_asked_for() -> None:
+    X, y = easy(2_500)
+    plain, asked = (
+        small(members=2, method="auto", width=8, blocks=1, **more).plan(X, y) for more in ({}, {"distance": "widen"})
+    )
+    assert asked.distance is not None
+    assert asked.distance.disagreement == 8.0
+    assert asked.distance.kernel is not None
+    assert replace(asked, distance=None) == plain
+    assert asked.from_json(asked.to_json()) == asked
+    assert "distance" not in plain.to_json()
+    assert "no rows" not in str(plain)
+    assert "8 times the variance between members" in str(asked)
+    X, y = X[:120], y[:120]
+    off, on = (small(**more).fit(X, y) for more in ({}, {"distance": "widen"}))
+    assert off.fitted_.distance is None
+    assert type(off.calibration_) is Calibration
+    np.testing.assert_array_equal(off.predict_dist(X).std, on.predict_dist(X).std)  # familiar rows of a small table
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"likelihood": "student"},
+        {"likelihood": "poisson"},
+        {"target": "count"},
+        {"noise": "input"},
+        {"recipe": "paper"},
+        {"outputs": True},
+        {"lower": True},
+    ],
+    ids=str,
+)
+def test_what_cannot_widen_is_refused(changes: dict[str, Any]) -> None:
+    X, _ = easy(60)
+    y, kinds = np.arange(60.0) % 5, {k: v for k, v in changes.items() if k not in ("outputs", "lower")}
+    bounds = {"lower": y - 1.0, "upper": y} if "lower" in changes else {}
+    with pytest.raises(InputError, match="distance='widen' is"):
+        small(distance="widen", **kinds).fit(X, np.stack([y, y], 1) if "outputs" in changes else y, **bounds)
+
+
+def test_what_knows_the_members_alone_refuses_it() -> None:
+    X, y = easy(60)
+    model = small(distance="widen").fit(X, y)
+    with pytest.raises(InputError, match=r"taking in more rows is not for a model .* distance='widen': fit without it"):
+        model.update(X, y)
+    with pytest.raises(InputError, match="distance='widen' is for one target"):
+        DeepBasisClassifier(distance="widen", epochs=1).fit(X, y > 0.0)
+
+
+def test_a_stream_widens_too(tmp_path: Path) -> None:
+    table, y = mixed()
+    table.assign(y=y).to_csv(tmp_path / "rows.csv", index=False)
+    model = small(distance="widen", epochs=1).fit_dataset(tmp_path / "rows.csv", "y", stream=True)
+    known, new = (model.predict_dist(table.assign(**more)).std for more in ({}, {"color": "violet"}))
+    assert np.isfinite(new).all()
+    assert (new != known).all()
+
+
+@pytest.mark.slow
+def test_a_gap_and_a_trend() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, 2_600)
+    x = np.where(np.abs(x) < 1, np.sign(x) + 2 * x, x)
+    y = np.sin(2 * x) + 0.1 * rng.normal(size=len(x))
+    settings = {"members": 2, "epochs": 60, "random_state": 0, "distance": "widen"}
+    model = DeepBasisRegressor(**settings).fit(pd.DataFrame({"x": x}), y)
+    assert model.fitted_.distance.kernel is not None
+    assert isinstance(model.calibration_, Widened)
+    inside = np.linspace(-0.9, 0.9, 19)
+    mean, std = model.predict(pd.DataFrame({"x": inside}), return_std=True)
+    assert (np.abs(np.sin(2 * inside) - mean) < 3 * std).all()
+    line = DeepBasisRegressor(**settings).fit(pd.DataFrame({"x": x}), x + 0.1 * rng.normal(size=len(x)))
+    mean, std = line.predict(pd.DataFrame({"x": np.linspace(3, 6, 13)}), return_std=True)
+    assert (np.abs(np.linspace(3, 6, 13) - mean) < np.minimum(3 * std, 0.5)).all()
+
+
+def test_it_is_saved_and_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    table, y = mixed()
+    model = small(distance="widen").fit(table, y)
+    fitted = replace(model.fitted_, distance=replace(model.fitted_.distance, kernel=None))
+    path = tmp_path / "model.safetensors"
+    fitted.save(path)
+    again = DeepBasisRegressor.load(path).fitted_
+    new = table[:5].assign(color="violet", size=1e9)
+    np.testing.assert_array_equal(again.predict(new).std, fitted.predict(new).std)
+    assert again.fingerprint == fitted.fingerprint != replace(fitted, distance=None).fingerprint
+    tensors, metadata = storage.load(path, KIND)
+    for name, bad in (("low", math.nan), ("donors", math.inf), ("most", -100.0)):
+        place = f"distance/0/{name}"
+        storage.save(path, KIND, {**tensors, place: torch.full_like(tensors[place], bad)}, metadata)
+        with pytest.raises(FileFormatError, match="of its distance"):
+            DeepBasisRegressor.load(path)
+    beyond = {name: value for name, value in tensors.items() if name.startswith("distance/")}
+    wider = {**metadata["calibration"], "disagreement": 1.0}
+    alone = {name: value for name, value in metadata.items() if name != "distance"}
+    own = {name: value for name, value in tensors.items() if name not in beyond}
+    storage.save(path, KIND, own, {**alone, "calibration": wider})
+    with pytest.raises(FileFormatError, match="it has none"):
+        DeepBasisRegressor.load(path)
+    small(likelihood="student").fit(table, y).save(path)
+    tensors, heavy = storage.load(path, KIND)
+    storage.save(path, KIND, {**tensors, **beyond}, {**heavy, "distance": metadata["distance"]})
+    with pytest.raises(FileFormatError, match="not Gaussian"):
+        DeepBasisRegressor.load(path)
