@@ -1,5 +1,8 @@
 """`noise="input"`: a fit finds where the noise is large; files, and what is refused."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -44,3 +47,17 @@ def test_what_is_refused(model):
         DeepBasisClassifier(noise="input", epochs=1).fit(X, y > 0)
     with pytest.raises(InputError, match="constant noise"):
         model.predict(np.zeros((2, 2)), return_cov=True)
+
+
+@pytest.mark.slow
+def test_a_process_that_has_not_fitted_it_loads_it(model, tmp_path):
+    """The likelihood's file is then first read while models are put together on the meta device."""
+    model.save(tmp_path / "model.safetensors")
+    script = (
+        "import sys; from deepbasis import DeepBasisRegressor as R; print(R.load(sys.argv[1]).predict([[0.5, 0.5]])[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "model.safetensors")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(float(model.predict([[0.5, 0.5]])[0]), rel=1e-6)

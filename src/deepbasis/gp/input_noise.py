@@ -9,8 +9,9 @@ from torch import Tensor
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.predictive import GaussianMixture, Predictive, gaussian_nll
 
-_NODES = torch.tensor([-math.sqrt(3.0), 0.0, math.sqrt(3.0)], dtype=torch.float64)  # of Gauss and Hermite
-_SHARES = torch.tensor([1 / 6, 2 / 3, 1 / 6], dtype=torch.float64)
+# Of Gauss and Hermite. On the CPU, even if this file is first read while a model is put together on another device.
+_NODES = torch.tensor([-math.sqrt(3.0), 0.0, math.sqrt(3.0)], dtype=torch.float64, device="cpu")
+_SHARES = torch.tensor([1 / 6, 2 / 3, 1 / 6], dtype=torch.float64, device="cpu")
 _LEAST, _MOST = -14.0, 12.0  # of the log of the noise
 
 
