@@ -86,7 +86,7 @@ def test_what_auto_has_chosen_is_told(here, tmp_path, chosen):
     recipe = f"told-{chosen}"
     if recipe not in RECIPES:
         kernels = () if chosen == "dbk-silu" else (chosen,)
-        RECIPES.register(recipe, replace(RECIPES["default"], exact_steps=10, shallow_methods=kernels))
+        RECIPES.register(recipe, replace(RECIPES["default"], search_steps=10, shallow_methods=kernels))
     settings = ["--recipe", recipe, "--epochs", "1", "--members", "2", "--rank", "32", "--width", "8"]
     settings += ["--seed", "0"]
     arguments = ["fit", "train.csv", "-t", "price", "--drop", "order", "--out", str(tmp_path / "m"), *settings]

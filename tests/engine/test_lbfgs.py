@@ -65,6 +65,7 @@ def test_a_poisoned_member_stays_where_it_is_and_leaves_the_others_untouched(sta
     assert torch.equal(poisoned.point[[0, 2]], well.point[[0, 2]])
 
 
+@pytest.mark.slow
 def test_a_kernel_is_trained_in_fewer_evaluations_than_adamws_steps(lab):
     """And stops by itself, where its likelihood is at least as high."""
     build, member = lab.build("sv-rbf", rank=20), lab.members(1)

@@ -51,6 +51,7 @@ def torchrun(*arguments: str, seconds: float = 120.0) -> subprocess.CompletedPro
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
 def test_a_team_that_was_left_has_no_threads(tmp_path):
     """Though `team` and what it made live on: such a thread would abort the process at its end, now and then."""
@@ -60,6 +61,7 @@ def test_a_team_that_was_left_has_no_threads(tmp_path):
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="looks into /proc")
 def test_workers_of_one_machine_listen_on_its_loopback_alone(tmp_path):
     """Started by hand: the first of them keeps the store, which torch would open to everybody."""
