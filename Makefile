@@ -9,7 +9,7 @@ LOWEST := tests/tables tests/test_storage.py tests/fitting/test_mixed_tables.py 
 LOCK   := .ci/requirements.lock
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-slow test-all coverage check format bench smoke lock docs release lowest clean
+.PHONY: demo test test-slow test-kernels test-all coverage check format bench smoke lock docs release lowest clean
 
 $(STAMP): pyproject.toml constraints.txt $(LOCK)
 	$(PYTHON) -m venv $(VENV)
@@ -35,7 +35,10 @@ test: $(STAMP)    ## what a contributor runs: up to four minutes on two cores (e
 test-slow: $(STAMP)  ## the others: compiled, long and full-size tests
 	$(PYTEST) -m slow
 
-test-all: test test-slow  ## every test
+test-kernels: $(STAMP)  ## the fused kernels, in Triton's interpreter
+	TRITON_INTERPRET=1 $(PYTEST) tests/engine/test_fused.py
+
+test-all: test test-slow test-kernels  ## every test
 
 coverage: $(STAMP)  ## the share of the product's lines that `make test` alone runs
 	$(PYTEST) -m "not slow" --cov --cov-report=term-missing:skip-covered

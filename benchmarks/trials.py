@@ -97,6 +97,7 @@ TRIALS = {
     "muon, noise 5e-2": Trial(noise_rate=5e-2),
 }
 FEW = ("adamw", "muon", "muon, decay 0.1", "muon, decay 1")
+WIDE = ("muon", "muon 0.02", "muon, alpha 0.1", "muon, decay 0.1", "muon, rate 3e-3")
 SMALL = Network(inner=64, rank=32)
 NETWORKS: dict[str, tuple[Network, tuple[str, ...]]] = {
     "2 blocks of 128, rank 64": (Network(), tuple(TRIALS)),
@@ -110,6 +111,9 @@ NETWORKS: dict[str, tuple[Network, tuple[str, ...]]] = {
     "2 blocks of 128, rank 64, periodic-linear 0.3 of 16": (Network(embedding="linear:0.3:16"), FEW),
     "2 blocks of 64, rank 32, periodic-linear 0.3 of 8": (replace(SMALL, embedding="linear:0.3:8"), tuple(TRIALS)),
     "3 blocks of 64, rank 32, periodic-linear 0.3 of 8": (replace(SMALL, blocks=3, embedding="linear:0.3:8"), FEW),
+    "2 blocks of 128, rank 64, periodic-linear 0.3 of 8": (Network(embedding="linear:0.3:8"), WIDE),
+    "2 blocks of 256, rank 64, periodic-linear 0.3 of 8": (Network(inner=256, embedding="linear:0.3:8"), WIDE),
+    "2 blocks of 256, rank 64": (Network(inner=256), WIDE),
 }
 
 
@@ -120,6 +124,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--only", default=";".join(NETWORKS), help="networks, separated by semicolons")
     parser.add_argument("--sets", default=",".join((*UCI, *TABLES, MAP)))
+    parser.add_argument("--precision", help="of a training step: tf32 on a GPU, float32 on a CPU, if it is not given")
+    parser.add_argument("--trials", help="fewer than those of a network, separated by semicolons")
     parser.add_argument("--lengths", default="300,900,2700")
     arguments = parser.parse_args()
     device = devices.present(arguments.device)
@@ -133,8 +139,10 @@ def main() -> None:
             data = load(name, arguments.data_dir)
             for words in arguments.only.split(";"):
                 network, some = NETWORKS[words]
+                some = tuple(arguments.trials.split(";")) if arguments.trials else some
                 trials = [replace(TRIALS[trial], steps=steps) for trial in some for steps in lengths]
-                for trial, scores in zip(trials, run(data, name == MAP, network, trials, device), strict=True):
+                what = (data, name == MAP, network, trials)
+                for trial, scores in zip(trials, run(*what, device, arguments.precision), strict=True):
                     numbers = (f"{scores[score]:.5g}" for score in SCORES)
                     table.writerow([name, words, *asdict(trial).values(), *numbers])
                 file.flush()
@@ -168,7 +176,12 @@ def load(name: str, data_dir: Path | None) -> dict[str, Rows]:
 
 
 def run(
-    data: dict[str, Rows], is_map: bool, network: Network, trials: list[Trial], device: torch.device
+    data: dict[str, Rows],
+    is_map: bool,
+    network: Network,
+    trials: list[Trial],
+    device: torch.device,
+    precision: str | None = None,
 ) -> Iterator[dict[str, float]]:
     to_fit, select, score = data["fit"], limit_copies(data["select"], 3.0), data["score"]
     if network.rows is not None:
@@ -204,7 +217,8 @@ def run(
         batch_size=network.batch_size,
         epochs=-(-max(trial.steps for trial in trials) // (passes * steps_a_pass)),
         passes=passes,
-        precision="tf32" if device.type == "cuda" else "float32",
+        precision=precision or ("tf32" if device.type == "cuda" else "float32"),
+        fused=False,  # its optimiser is that of the run
     )
     each = [trial for trial in trials for _ in range(SEEDS)]
     members = [Member(seed=k % SEEDS, alpha=trial.alpha, beta=trial.beta, noise=noise) for k, trial in enumerate(each)]

@@ -32,6 +32,21 @@ class Batch(NamedTuple):
     """For a batch of several workers: the sum of the weights of all its rows over the number of workers. [E] or []."""
 
 
+class Numbered(NamedTuple):
+    """What a kernel needs that takes batches of resident rows by itself."""
+
+    order: Tensor
+    """The rows' numbers [steps, E, b]."""
+    step: Tensor
+    """[1]: how many batches of the epoch have been taken."""
+    advance: bool
+    """Whether to count them; not if there is but one."""
+    mask: Tensor | None
+    """[steps, E, b]: 0 for a row that only fills up."""
+    weights: Tensor | None
+    """Of the rows, [n] or [E, n]."""
+
+
 def filled(x: Tensor, y: Tensor, weight: Tensor | None, missing: int) -> tuple[Tensor, Tensor, Tensor]:
     """x [n, d], y [n, ...] and weights [n] or [E, n], with so many rows of weight 0 more."""
     weight = y.new_ones(len(y)) if weight is None else weight
@@ -214,6 +229,19 @@ class Resident:
         whole_weight = None if self.team.alone else self._whole_weight.index_select(0, self._step)[0]
         self._step.add_(1)
         return Batch(self._pick(self.data.x, index), self._pick(self.data.y, index), weight, whole_weight)
+
+    def numbered(self) -> Numbered:
+        """The batches by number, for one worker."""
+        members, weights = len(self._seeds), self.data.weight
+        if not self._always_the_same:
+            mask = None if self._mask is None else self._mask.unsqueeze(1).expand(-1, members, -1)
+            return Numbered(self._order, self._step, True, mask, weights)
+        index = torch.arange(len(self.data), device=self.data.x.device).expand(members, -1)
+        if self._counts is None:
+            return Numbered(index.unsqueeze(0).contiguous(), self._step, False, None, weights)
+        once = torch.arange(self.rows, device=index.device) < self._counts[:, None]
+        order = self._own(index).unsqueeze(0).contiguous()
+        return Numbered(order, self._step, False, once.to(self.data.x.dtype).unsqueeze(0), weights)
 
     @cached_property
     def _all(self) -> Batch:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
+from deepbasis.engine.fused.arena import Arena, available, why_not
 from deepbasis.engine.recording import Recording
 from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int
 from deepbasis.gp.calibration import Calibration
-from deepbasis.gp.model import NO_RESIDUAL_VARIANCE, DeepBasisGP
+from deepbasis.gp.model import NO_RESIDUAL_VARIANCE, DeepBasisGP, Terms
 from deepbasis.gp.outputs import OutputsCalibration
 from deepbasis.gp.posterior import PointWeights
 from deepbasis.gp.predictive import Predictive
@@ -41,6 +42,8 @@ class Member:
 
 
 _FEW_ROWS = 8  # a call costs more than the work: on a CPU such predictions are recorded, for each number of rows
+
+_KERNEL_ROWS = 2**18  # at a time, by the fused kernels
 
 Build = Callable[[Member], DeepBasisGP]
 """Makes a member's model. It must depend on the member only: `build(..., seed=member.seed)` does."""
@@ -99,6 +102,10 @@ class Stack:
         state = {f"model.{name}": value for name, value in {**self.leaves, **self.buffers}.items()}
         axes = tree_map(lambda value: None if value is None else 0, per_member)
         return vmap(one, in_dims=(0, axes))(state, per_member)
+
+    def in_arena(self) -> Arena:
+        """Where the fused kernels find the parameters; the leaves become parts of it."""
+        return Arena(self.template, self.leaves, self.size)
 
     def for_one_thread(self) -> "Stack":
         """The same stack, the same tensors, and a template of its own.
@@ -176,7 +183,7 @@ class Ensemble:
 
         In the precision of the stack, or calibrated in float64.
         """
-        parts, noise, info = self._map(_predictive, x)
+        parts, noise, info = self._map(_predictive, x) if self._arena is None else self._by_kernels(_of_terms, x)
         if bool(info.any()):
             bad = info.any(1).nonzero()[:, 0].tolist()
             raise NumericalError(f"members {bad} cannot predict: their inducing points' kernel is not positive")
@@ -187,8 +194,26 @@ class Ensemble:
 
     def means(self, x: Tensor) -> Tensor:
         """The members' means of f [E, n]: all that a DNN has to say before it has its residual variance."""
-        means: Tensor = self._map(DeepBasisGP.mean_at, x)
+        means: Tensor = self._map(DeepBasisGP.mean_at, x) if self._arena is None else self._by_kernels(_mean_of, x)
         return means
+
+    @cached_property
+    def _arena(self) -> Arena | None:
+        """What the fused kernels work on, where they can predict for these members."""
+        stack = self.stack
+        on_gpu = stack.device.type == "cuda" and stack.dtype == torch.float32
+        return stack.in_arena() if on_gpu and available() and why_not(stack.template) is None else None
+
+    @torch.no_grad()
+    def _by_kernels(self, function: Callable[..., Any], x: Tensor) -> Any:
+        """As `_map`, of what the members say of each chunk."""
+        assert self._arena is not None
+        stack, slope = self.stack.for_one_thread(), self.stack.buffers.get("slope")
+        parts = []
+        for chunk in x.split(_KERNEL_ROWS):
+            said = self._arena.terms(chunk.to(stack.device, stack.dtype), slope)
+            parts.append(tree_map(lambda part: part.to(x.device), stack.map(function, tuple(said))))
+        return _joined(parts, 1)
 
     @torch.no_grad()
     def _map(self, function: Callable[[DeepBasisGP, Tensor], Any], x: Tensor) -> Any:
@@ -216,7 +241,8 @@ class Ensemble:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be made again."""
-        return {**{name: value for name, value in vars(self).items() if name != "_members"}, "_recordings": {}}
+        kept = {name: value for name, value in vars(self).items() if name not in ("_members", "_arena")}
+        return {**kept, "_recordings": {}}
 
 
 def _joined(parts: Sequence[Any], dim: int) -> Any:
@@ -225,5 +251,13 @@ def _joined(parts: Sequence[Any], dim: int) -> Any:
 
 def _predictive(model: DeepBasisGP, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
     """What its distribution of y is made of; the noise and the pivot of a failed factorisation, once a chunk."""
-    terms = model(x)
-    return model.predictive(terms), model.noise().reshape(1), terms.info.reshape(1)
+    return _of_terms(model, *model(x))
+
+
+def _of_terms(model: DeepBasisGP, *terms: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    said = Terms(*terms)
+    return model.predictive(said), model.noise().reshape(1), said.info.reshape(1)
+
+
+def _mean_of(model: DeepBasisGP, *terms: Tensor) -> Tensor:
+    return Terms(*terms).mean

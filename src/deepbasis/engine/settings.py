@@ -57,6 +57,8 @@ class Settings:
     on a GPU, bf16 for the backbone's. Validation and prediction are always in full float32."""
     compile: bool = False
     """torch.compile for the training step."""
+    fused: bool = True
+    """On a GPU, a step in a few kernels of our own, where they cover it; `compile` is then not needed."""
     cuda_graph: bool = True
     """On a GPU, the whole step as one CUDA graph."""
     chunk_rows: int = 8192

@@ -18,7 +18,7 @@ from deepbasis.engine.optimiser import AdamW, Average, Optimiser, Schedule, clip
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.streams import Batches, Stream
 from deepbasis.gp import exact
-from deepbasis.gp.model import DeepBasisGP
+from deepbasis.gp.model import DeepBasisGP, Terms
 from deepbasis.gp.objectives import Whole
 from deepbasis.registry import OBJECTIVES
 
@@ -212,6 +212,8 @@ class Validation:
         self.best_score = torch.full_like(self._loss_sum, math.inf)
         self.active = torch.ones(members, dtype=torch.bool, device=device)
         self.compiled: Callable[[Batch], Scores] | None = None
+        self.terms: Callable[[Tensor], Terms] | None = None
+        """What stacked members say of rows, where kernels do that."""
 
     @torch.no_grad()
     def close_epoch(self) -> Tensor:
@@ -240,10 +242,16 @@ class Validation:
 
     def score(self, chunk: Batch) -> Scores:
         assert chunk.weight is not None
-        return self.stack.map(self._score_of_one, (chunk.weight.expand(self.stack.size, -1),), chunk[:2])
+        weight = chunk.weight.expand(self.stack.size, -1)
+        if self.terms is None:
+            return self.stack.map(self._score_of_one, (weight,), chunk[:2])
+        return self.stack.map(self._score_of_terms, (weight, tuple(self.terms(chunk.x))), (chunk.y,))
 
     def _score_of_one(self, model: DeepBasisGP, weight: Tensor, x: Tensor, y: Tensor) -> Scores:
-        t = model(x)
+        return self._score_of_terms(model, weight, model(x), y)
+
+    def _score_of_terms(self, model: DeepBasisGP, weight: Tensor, terms: tuple[Tensor, ...], y: Tensor) -> Scores:
+        t = Terms(*terms)
         if self.settings.objective == "mse":  # NOTE[DIFF]: the paper selects by NLL, which a DNN does not have
             rows = (y - t.mean).square()
         elif self.settings.selection == "crps":

@@ -11,6 +11,7 @@ from deepbasis.engine.batches import Resident, Rows
 from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, status_after, to_cpu
 from deepbasis.engine.device import captured, compiled, training_precision
 from deepbasis.engine.distributed import ALONE, Team
+from deepbasis.engine.fused import steps as fused
 from deepbasis.engine.members import Build, Member, Stack
 from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.settings import Settings
@@ -57,6 +58,7 @@ class Wave:
         else:
             seeds, rows = [member.seed for member in members], data.present().to(device, dtype)
             self.source = Resident(rows, seeds, batch_size, team, bootstrap=settings.bootstrap)
+        arena = fused.arena_for(self.stack, self.source, settings)
         n = total_weight(data).to(device, dtype).expand(len(members))
         steps = 1 if settings.exact else self.source.steps * settings.passes
         self.descent = Descent(self.stack, settings, settings.epochs * steps, team)
@@ -65,8 +67,14 @@ class Wave:
             self.steps = ExactSteps(self.stack, self.source, self.descent, n, settings.chunk_rows)
         else:
             self.steps = MinibatchSteps(self.stack, self.source, self.descent, members, n, settings.objective)
+        self.fused: fused.FusedSteps | None = None
+        if arena is not None and isinstance(self.steps, MinibatchSteps):
+            memories = (self.descent.optimisers, self.descent.average)
+            self.fused = fused.FusedSteps(self.steps, *memories, arena, settings, settings.epochs * steps)
         self.validation = Validation(self.steps, validation, settings)
-        self.step: Callable[[], None] = self.steps.step
+        if self.fused is not None:
+            self.validation.terms = self.fused.terms
+        self.step: Callable[[], None] = (self.fused or self.steps).step
         self.close: Callable[[], Tensor] = self.validation.close_epoch
         self.steps_this_epoch = 0
         self.state = WaveState.fresh(indices)
@@ -75,7 +83,7 @@ class Wave:
 
     def prepare(self) -> None:
         """Compile and capture what can be; otherwise continue without, and log one line."""
-        if self.settings.compile:
+        if self.settings.compile and self.fused is None:
             self._compile()
         if isinstance(self.steps, ExactSteps):
             self.steps.solve()
@@ -216,6 +224,8 @@ class Wave:
         self.validation.best_score.copy_(state.tensors["best_score"])
         self.validation.active.copy_(torch.tensor([status == ACTIVE for status in state.status]))
         self.descent.set_step(state.step)
+        if self.fused is not None:
+            self.fused.set_step(state.step)
         if isinstance(self.steps, ExactSteps) and self.steps.solution is not None:
             self.steps.solve()
 

@@ -168,7 +168,7 @@ _LARGE = Networks(
     fewest_steps=2_700,
     most_steps=12_000,
 )
-_LARGE_ON_GPU = replace(_EXACT, inner_factor=4, fewest_steps=12_000, most_steps=20_000)
+_LARGE_ON_GPU = replace(_LARGE, inner_factor=2, rank=64, fewest_steps=6_000)
 _PAPER = Networks(
     optimiser="adamw",
     learning_rate=1e-3,

@@ -1,0 +1,169 @@
+"""Arenas: all numbers of a member in one row, so that a kernel finds each at a place that it knows.
+
+First come the parameters whose shapes do not depend on the table, in the order that the kernels know (`layers.py`);
+then the projection and the embedding. Each begins at a multiple of 16 numbers, for wide loads.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import prod
+
+import torch
+from torch import Tensor
+
+from deepbasis.gp.backbone import ResNet
+from deepbasis.gp.embedding import PeriodicLinear
+from deepbasis.gp.expansion import SiLU
+from deepbasis.gp.likelihoods import GaussianLikelihood
+from deepbasis.gp.model import DeepBasisGP, Terms
+from deepbasis.gp.posterior import WeightPosterior
+
+_ROWS, _WARPS = 64, 8  # of a tile that predicts
+_WIDTHS = (16, 32, 64, 128)
+_INNER = (16, 32, 64, 128, 256)
+_FREQUENCIES, _OUTPUTS = 8, 3
+_WAVES = ("backbone.embedding.c", "backbone.embedding.b", "backbone.embedding.W")
+
+
+def why_not(model: DeepBasisGP) -> str | None:
+    """Why the kernels cannot run a model of this kind; None if they can."""
+    backbone, expansion, likelihood = model.backbone, model.expansion, model.likelihood
+    if type(backbone) is not ResNet or type(expansion) is not SiLU:
+        return "they are for a ResNet with a SiLU expansion"
+    embedding = backbone.embedding
+    if embedding is not None and type(embedding) is not PeriodicLinear:
+        return f"they do not know the embedding {type(embedding).__name__}"
+    if embedding is not None and tuple(embedding.W.shape[1:]) != (_FREQUENCIES, _OUTPUTS):
+        return f"they know embeddings of {_FREQUENCIES} waves and {_OUTPUTS} numbers a column"
+    if type(likelihood) is not GaussianLikelihood or likelihood.parameterisation != "log":
+        return "they know a Gaussian likelihood alone, with the logarithm of its noise"
+    if type(model.posterior) is not WeightPosterior or model.posterior.m.dim() != 1 or model.corrected:
+        return "they know one function, with one q(w) and no correction"
+    inner = backbone.blocks[0].widen.out_features  # type: ignore[union-attr]
+    if backbone.width not in _WIDTHS or inner not in _INNER or expansion.rank not in _WIDTHS:
+        return f"they know widths and ranks of {_WIDTHS[0]} to {_WIDTHS[-1]} and {_INNER[-1]} inside, powers of two"
+    return None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter of a model begins in its row, and what the kernels must know of it."""
+
+    places: dict[str, int]
+    numbers: int
+    """In a row."""
+    constants: dict[str, int]
+    """Those that are compiled into a kernel."""
+    arguments: dict[str, int]
+    """Those that depend on the table, and the ends of loops."""
+
+    @classmethod
+    def of(cls, model: DeepBasisGP) -> "Layout":
+        backbone, rank = model.backbone, model.expansion.rank
+        assert isinstance(backbone, ResNet)
+        assert isinstance(rank, int)
+        shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        inner = shapes["backbone.blocks.0.widen.weight"][0]
+        count = len(backbone.blocks)
+        order = [
+            f"backbone.blocks.{k}.{part}"
+            for k in range(count)
+            for part in ("norm.weight", "norm.bias", "narrow.bias", "widen.bias", "widen.weight", "narrow.weight")
+        ]
+        order += ["backbone.norm.weight", "backbone.norm.bias"]
+        order += ["expansion.linear.bias", "expansion.scale", "expansion.linear.weight"]
+        order += ["posterior.m", "posterior.log_diagonal", "posterior.lower"]
+        order += ["backbone.project.bias", "likelihood.raw", "mean", "backbone.project.weight"]
+        waves = _WAVES if backbone.embedding is not None else ()
+        places, at = {}, 0
+        for name in (*order, *waves):
+            places[name] = at
+            at += -(-prod(shapes[name]) // 16) * 16
+        assert set(places) == set(shapes), "a parameter has no place"
+        constants = {
+            "H": backbone.width,
+            "INNER": inner,
+            "CHUNK": min(inner, 64),
+            "BLOCK_SIZE": places["backbone.norm.weight"] // count,
+            "R": rank,
+            "PART": min(rank, 64),
+            "NORM": places["backbone.norm.weight"],
+            "EXPANSION": places["expansion.linear.bias"],
+            "PROJECT_BIAS": places["backbone.project.bias"],
+            "FREQUENCIES": _FREQUENCIES if waves else 0,
+            "OUTPUTS": _OUTPUTS if waves else 0,
+        }
+        arguments = {"project": places["backbone.project.weight"]}
+        arguments |= {
+            key: places.get(name, 0) for key, name in zip(("waves", "turns_at", "mixing"), _WAVES, strict=True)
+        }
+        arguments |= {"count": count, "inner": inner, "rank": rank}
+        return cls(places, at, constants, arguments)
+
+    def filled(self, value: float, values: dict[str, float], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """One number for each of a row: that of its parameter, or `value` where there is none."""
+        sizes = sorted((place, name) for name, place in self.places.items())
+        row = torch.full((self.numbers,), value, dtype=dtype)
+        ends = [place for place, _ in sizes[1:]] + [self.numbers]
+        for (place, name), end in zip(sizes, ends, strict=True):
+            row[place:end] = values[name]
+        return row.to(device)
+
+
+class Arena:
+    """The parameters of E stacked models in one tensor [E, numbers]: the leaves become parts of it, with their values.
+
+    The leaves of one model have no member axis: they are its own parameters.
+    """
+
+    def __init__(self, template: DeepBasisGP, leaves: dict[str, Tensor], members: int) -> None:
+        self.layout = Layout.of(template)
+        device = next(iter(leaves.values())).device
+        self.parameters = torch.zeros(members, self.layout.numbers, device=device)
+        self._leaves, self._stacked = leaves, members > 1
+        for name, view in self.views(self.parameters, leaves).items():
+            view.copy_(leaves[name].detach())
+            if self._stacked:
+                leaves[name] = view.detach().requires_grad_()
+            else:
+                leaves[name].data = view
+
+    def views(self, arena: Tensor, leaves: Iterable[str]) -> dict[str, Tensor]:
+        """The leaves' parts of an arena [E, numbers], shaped as they are."""
+        found = {}
+        for name in leaves:
+            shape = self._leaves[name].shape[1:] if self._stacked else self._leaves[name].shape
+            place = self.layout.places[name]
+            part = arena[:, place : place + prod(shape)].unflatten(1, shape) if shape else arena[:, place]
+            found[name] = part if self._stacked else part[0]
+        return found
+
+    def rebind(self, memory: dict[str, Tensor]) -> Tensor:
+        """An arena of an optimiser's memory by leaf, which becomes parts of it, with their values."""
+        arena = torch.zeros_like(self.parameters)
+        for name, view in self.views(arena, memory).items():
+            view.copy_(memory[name])
+            memory[name] = view
+        return arena
+
+    def terms(self, x: Tensor, slope: Tensor | None) -> Terms:
+        """What every member says of rows x [n, d], in full float32; without the KL, which no prediction needs."""
+        from deepbasis.engine.fused import tiles  # Triton takes a moment, and few processes need it
+
+        layout, E, n = self.layout, len(self.parameters), len(x)
+        mean, var, prior = torch.empty(3, E, n, device=x.device)
+        x = x.contiguous()
+        tiles.tile_terms[(-(-n // _ROWS), E)](
+            self.parameters, x, mean if slope is None else slope, mean, var, prior, mean, layout.numbers, n,
+            x.shape[1], *layout.arguments.values(), **layout.constants, ROWS=_ROWS, SLOPE=slope is not None,
+            POSTERIOR=layout.places["posterior.m"], MEAN=layout.places["mean"], PRECISION="tf32x3", HEAD="tf32x3",
+            num_warps=_WARPS, num_stages=1,
+        )  # fmt: skip
+        nothing = torch.zeros(E, device=x.device)
+        return Terms(mean, var, prior, torch.zeros_like(mean), nothing, nothing.int())
+
+
+def available() -> bool:
+    """Whether there is a Triton to compile kernels with."""
+    return find_spec("triton") is not None

@@ -1,0 +1,348 @@
+"""Triton kernels of a training step and of a prediction, for a ResNet with a SiLU expansion.
+
+A program takes a tile of rows of one member through all layers. Its parameters lie in one row of an arena (`arena.py`);
+the places of those whose shapes do not depend on the table are constants of the kernel. `docs/engine.md` shows the
+tiling; `gp/` has the same formulas in PyTorch, and is the reference.
+"""
+
+import triton
+import triton.language as tl
+
+# An embedding's columns are taken eight at a time: 64 waves, of which 24 numbers are made, filled up to 32.
+_COLUMNS = tl.constexpr(8)
+_NUMBERS = tl.constexpr(32)
+_PLAIN = tl.constexpr(16)  # columns at a time of the table itself
+_TURN = tl.constexpr(6.283185307179586)
+
+
+@triton.jit
+def product(a, b, PRECISION: tl.constexpr):
+    """a b, summed in float32; "tf32x3" is as exact as float32."""
+    if PRECISION == "bf16":
+        result = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
+    elif PRECISION == "tf32":
+        result = tl.dot(_tf32(a), _tf32(b), input_precision="tf32")
+    else:
+        result = tl.dot(a, b, input_precision=PRECISION)
+    return result
+
+
+@triton.jit
+def _tf32(a):
+    """Rounded to the nearest: the unit itself cuts off, always towards 0, which adds up."""
+    return ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _silu_slope(u):
+    """(silu(u), its derivative)."""
+    s = tl.sigmoid(u)
+    return u * s, s + u * s * (1.0 - s)
+
+
+@triton.jit
+def _normalised(g, H: tl.constexpr):
+    centred = g - (tl.sum(g, 1) / H)[:, None]
+    scale = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 1) / H + 1e-5)
+    return centred * scale[:, None], scale
+
+
+@triton.jit
+def _normalised_back(slope, unit, scale, H: tl.constexpr):
+    """From the gradient in the normalised rows to that in the rows: what changes their mean or length has none."""
+    mean = tl.sum(slope, 1) / H
+    along = tl.sum(slope * unit, 1) / H
+    return (slope - mean[:, None] - unit * along[:, None]) * scale[:, None]
+
+
+@triton.jit
+def _matrix(start, rows, columns, stride):
+    """Elements [rows, columns] of a matrix with this many numbers in a row; or of its transpose, by turning both."""
+    return tl.load(start + rows[:, None] * stride + columns[None, :])
+
+
+@triton.jit
+def _transposed(start, rows, columns, stride):
+    return tl.load(start + columns[None, :] * stride + rows[:, None])
+
+
+@triton.jit
+def add(place, values, more):
+    """Values to a program's gradients: in place of what is there or, if it has had a tile before, added to it."""
+    tl.store(place, values + tl.load(place, mask=more, other=0.0))
+
+
+@triton.jit
+def _add_some(place, values, present, more):
+    tl.store(place, values + tl.load(place, mask=present & more, other=0.0), mask=present)
+
+
+# ---- the input layer ------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _plain_columns(x, index, d, at):
+    column = at + tl.arange(0, _PLAIN)
+    there = column < d
+    return tl.load(x + index[:, None] * d + column[None, :], mask=there[None, :], other=0.0), column, there
+
+
+@triton.jit
+def _cos_and_sin(turn):
+    """Of 2 pi `turn`, within 2e-7: half turns are taken off first, then two polynomials in [-1/4, 1/4].
+
+    Those of CUDA's library have a branch for arguments of any size, which costs registers and memory.
+    """
+    half = tl.floor(2.0 * turn + 0.5)
+    r = turn - 0.5 * half
+    sign = 1.0 - 2.0 * (half - 2.0 * tl.floor(0.5 * half))
+    u = r * r
+    cos = 60.1439523 - 24.9818362 * u
+    cos = 1.0 + u * (-19.7392085 + u * (64.9393466 + u * (-85.4535682 + u * cos)))
+    sin = 42.0098057 - 14.3941355 * u
+    sin = 6.28318531 + u * (-41.3417021 + u * (81.6052262 + u * (-76.7042813 + u * sin)))
+    return sign * cos, sign * r * sin
+
+
+@triton.jit
+def _waves(w, x, index, d, at, waves, turns_at, FREQUENCIES: tl.constexpr):
+    """cos and sin of 2 pi (c x + b) for eight columns [rows, 64], the columns' values, and which waves there are."""
+    k = tl.arange(0, _COLUMNS * FREQUENCIES)
+    column = at + k // FREQUENCIES
+    there = column < d
+    value = tl.load(x + index[:, None] * d + column[None, :], mask=there[None, :], other=0.0)
+    c = tl.load(w + waves + at * FREQUENCIES + k, mask=there, other=0.0)
+    b = tl.load(w + turns_at + at * FREQUENCIES + k, mask=there, other=0.0)
+    turn = value * c[None, :] + b[None, :]
+    cos, sin = _cos_and_sin(turn)
+    return cos, sin, value, there
+
+
+@triton.jit
+def _mixing(w, d, at, mixing, FREQUENCIES: tl.constexpr, OUTPUTS: tl.constexpr):
+    """W of eight columns as one matrix [64, 32] with a block for each column, and where each number of it lies."""
+    k, q = tl.arange(0, _COLUMNS * FREQUENCIES), tl.arange(0, _NUMBERS)
+    own = (k // FREQUENCIES)[:, None] == (q // OUTPUTS)[None, :]
+    there = own & ((at + k // FREQUENCIES) < d)[:, None]
+    place = mixing + (at * FREQUENCIES + k)[:, None] * OUTPUTS + (q % OUTPUTS)[None, :]
+    return tl.load(w + place, mask=there, other=0.0), place, there
+
+
+@triton.jit
+def _behind(d, at, OUTPUTS: tl.constexpr):
+    """The columns of the projection that take these numbers, and which of them there are."""
+    q = tl.arange(0, _NUMBERS)
+    return d + at * OUTPUTS + q, (q < _COLUMNS * OUTPUTS) & (at * OUTPUTS + q < d * OUTPUTS)
+
+
+@triton.jit
+def input_layer(
+    w, x, index, d, project, waves, turns_at, mixing,
+    ROWS: tl.constexpr, H: tl.constexpr, PROJECT_BIAS: tl.constexpr,
+    FREQUENCIES: tl.constexpr, OUTPUTS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The projection of a tile's rows, and of what an embedding makes of them: g before the first block."""
+    h = tl.arange(0, H)
+    width = d * (1 + OUTPUTS)
+    g = tl.zeros([ROWS, H], tl.float32) + tl.load(w + PROJECT_BIAS + h)[None, :]
+    for at in range(0, d, _PLAIN):
+        values, column, there = _plain_columns(x, index, d, at)
+        P = tl.load(w + project + h[None, :] * width + column[:, None], mask=there[:, None], other=0.0)
+        g += product(values, P, PRECISION)
+    if FREQUENCIES > 0:
+        for at in range(0, d, _COLUMNS):
+            cos, _, _, _ = _waves(w, x, index, d, at, waves, turns_at, FREQUENCIES)
+            W, _, _ = _mixing(w, d, at, mixing, FREQUENCIES, OUTPUTS)
+            column, there = _behind(d, at, OUTPUTS)
+            P = tl.load(w + project + h[None, :] * width + column[:, None], mask=there[:, None], other=0.0)
+            g += product(product(cos, W, PRECISION), P, PRECISION)
+    return g
+
+
+@triton.jit
+def input_layer_back(
+    w, out, more, slope, x, index, d, project, waves, turns_at, mixing,
+    H: tl.constexpr, PROJECT_BIAS: tl.constexpr,
+    FREQUENCIES: tl.constexpr, OUTPUTS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    h = tl.arange(0, H)
+    width = d * (1 + OUTPUTS)
+    add(out + PROJECT_BIAS + h, tl.sum(slope, 0), more)
+    upright = tl.trans(slope)
+    for at in range(0, d, _PLAIN):
+        values, column, there = _plain_columns(x, index, d, at)
+        place = out + project + h[:, None] * width + column[None, :]
+        _add_some(place, product(upright, values, PRECISION), there[None, :], more)
+    if FREQUENCIES > 0:
+        for at in range(0, d, _COLUMNS):
+            cos, sin, value, there = _waves(w, x, index, d, at, waves, turns_at, FREQUENCIES)
+            W, place, present = _mixing(w, d, at, mixing, FREQUENCIES, OUTPUTS)
+            column, behind = _behind(d, at, OUTPUTS)
+            numbers = product(cos, W, PRECISION)
+            place_P = out + project + h[:, None] * width + column[None, :]
+            _add_some(place_P, product(upright, numbers, PRECISION), behind[None, :], more)
+            P = tl.load(w + project + h[:, None] * width + column[None, :], mask=behind[None, :], other=0.0)
+            of_numbers = product(slope, P, PRECISION)
+            _add_some(out + place, product(tl.trans(cos), of_numbers, PRECISION), present, more)
+            of_turns = -_TURN * sin * product(of_numbers, tl.trans(W), PRECISION)
+            k = at * FREQUENCIES + tl.arange(0, _COLUMNS * FREQUENCIES)
+            _add_some(out + waves + k, tl.sum(of_turns * value, 0), there, more)
+            _add_some(out + turns_at + k, tl.sum(of_turns, 0), there, more)
+
+
+# ---- blocks and basis -----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def blocks(
+    g, w, kept, count, inner, KEEP: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr, INNER: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """g after the blocks. With KEEP the g before each, and the last, are written to `kept`.
+
+    The ends of loops, `count` and `inner`, are no constants: unrolled they would be no faster, and compile for long.
+    """
+    h, k = tl.arange(0, H), tl.arange(0, CHUNK)
+    for i in range(count):
+        if KEEP:
+            keep(kept, i, g, ROWS, H)
+        # a block lies as norm.weight, norm.bias, narrow.bias, widen.bias, widen.weight, narrow.weight
+        b = w + i * BLOCK_SIZE
+        unit, _ = _normalised(g, H)
+        n = unit * tl.load(b + h)[None, :] + tl.load(b + H + h)[None, :]
+        g += tl.load(b + 2 * H + h)[None, :]
+        widen = b + 3 * H + INNER
+        for at in range(0, inner, CHUNK):
+            u = product(n, _transposed(widen, h, at + k, H), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
+            g += product(u * tl.sigmoid(u), _transposed(widen + INNER * H, at + k, h, INNER), PRECISION)
+    if KEEP:
+        keep(kept, count, g, ROWS, H)
+    return g
+
+
+@triton.jit
+def keep(kept, i, g, ROWS: tl.constexpr, H: tl.constexpr):
+    tl.store(kept + (i * ROWS + tl.arange(0, ROWS))[:, None] * H + tl.arange(0, H)[None, :], g)
+
+
+@triton.jit
+def recall(kept, i, ROWS: tl.constexpr, H: tl.constexpr):
+    """What was kept: registers are too few for it, and a cache is near."""
+    return tl.load(kept + (i * ROWS + tl.arange(0, ROWS))[:, None] * H + tl.arange(0, H)[None, :])
+
+
+@triton.jit
+def blocks_back(
+    slope, w, out, more, kept, count, inner, ROWS: tl.constexpr, H: tl.constexpr, INNER: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    h, k = tl.arange(0, H), tl.arange(0, CHUNK)
+    for back in range(count):
+        i = count - 1 - back
+        b, to = w + i * BLOCK_SIZE, out + i * BLOCK_SIZE
+        unit, scale = _normalised(recall(kept, i, ROWS, H), H)
+        weight = tl.load(b + h)
+        n = unit * weight[None, :] + tl.load(b + H + h)[None, :]
+        add(to + 2 * H + h, tl.sum(slope, 0), more)
+        widen = 3 * H + INNER
+        narrow = widen + INNER * H
+        of_n = tl.zeros([ROWS, H], tl.float32)
+        upright = tl.trans(slope)
+        for at in range(0, inner, CHUNK):
+            W = _matrix(b + widen, at + k, h, H)  # [chunk, H]
+            u = product(n, tl.trans(W), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
+            a, a_slope = _silu_slope(u)
+            add(to + narrow + h[:, None] * INNER + (at + k)[None, :], product(upright, a, PRECISION), more)
+            of_u = product(slope, _matrix(b + narrow, h, at + k, INNER), PRECISION) * a_slope
+            add(to + 3 * H + at + k, tl.sum(of_u, 0), more)
+            place = to + widen + (at + k)[:, None] * H + h[None, :]
+            add(place, product(tl.trans(of_u), n, PRECISION), more)
+            of_n += product(of_u, W, PRECISION)
+        add(to + h, tl.sum(of_n * unit, 0), more)
+        add(to + H + h, tl.sum(of_n, 0), more)
+        slope += _normalised_back(of_n * weight[None, :], unit, scale, H)
+    return slope
+
+
+@triton.jit
+def basis(g, w, H: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, EXPANSION: tl.constexpr, HEAD: tl.constexpr):
+    """phi = s silu(E silu(norm(g)) + e) and what its gradient needs. The expansion lies as bias, scale, weight."""
+    h, r = tl.arange(0, H), tl.arange(0, R)
+    unit, scale = _normalised(g, H)
+    z = unit * tl.load(w + NORM + h)[None, :] + tl.load(w + NORM + H + h)[None, :]
+    s = z * tl.sigmoid(z)
+    t = product(s, _transposed(w + EXPANSION + 2 * R, h, r, H), HEAD) + tl.load(w + EXPANSION + r)[None, :]
+    act, act_slope = _silu_slope(t)
+    return act * tl.load(w + EXPANSION + R + r)[None, :], act, act_slope, s, z, unit, scale
+
+
+@triton.jit
+def basis_back(
+    of_phi, g, w, out, more,
+    H: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, EXPANSION: tl.constexpr, HEAD: tl.constexpr,
+):  # fmt: skip
+    _, act, act_slope, s, z, unit, scale = basis(g, w, H, R, NORM, EXPANSION, HEAD)
+    h, r = tl.arange(0, H), tl.arange(0, R)
+    add(out + EXPANSION + R + r, tl.sum(of_phi * act, 0), more)
+    of_t = of_phi * tl.load(w + EXPANSION + R + r)[None, :] * act_slope
+    add(out + EXPANSION + r, tl.sum(of_t, 0), more)
+    place = EXPANSION + 2 * R + r[:, None] * H + h[None, :]
+    add(out + place, product(tl.trans(of_t), s, HEAD), more)
+    _, z_slope = _silu_slope(z)
+    of_z = product(of_t, tl.load(w + place), HEAD) * z_slope
+    add(out + NORM + h, tl.sum(of_z * unit, 0), more)
+    add(out + NORM + H + h, tl.sum(of_z, 0), more)
+    return _normalised_back(of_z * tl.load(w + NORM + h)[None, :], unit, scale, H)
+
+
+# ---- q(w) -----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _columns_of_L(w, at, R: tl.constexpr, PART: tl.constexpr, POSTERIOR: tl.constexpr):
+    """[R, PART] of L. The mean, the log-diagonal and the lower part of q(w) lie behind each other."""
+    i, j = tl.arange(0, R)[:, None], at + tl.arange(0, PART)[None, :]
+    lower = tl.load(w + POSTERIOR + 2 * R + i * R + j, mask=i > j, other=0.0)
+    diagonal = tl.exp(tl.load(w + POSTERIOR + R + at + tl.arange(0, PART)))
+    return lower + tl.where(i == j, diagonal[None, :], 0.0)
+
+
+@triton.jit
+def variance(phi, w, rank, ROWS: tl.constexpr, R: tl.constexpr, PART: tl.constexpr, POSTERIOR: tl.constexpr,
+             HEAD: tl.constexpr):  # fmt: skip
+    """||L^T phi||^2 of each row, some columns of L at a time."""
+    var = tl.zeros([ROWS], tl.float32)
+    for at in range(0, rank, PART):
+        v = product(phi, _columns_of_L(w, at, R, PART, POSTERIOR), HEAD)
+        var += tl.sum(v * v, 1)
+    return var
+
+
+@triton.jit
+def variance_back(
+    of_phi, of_var, phi, w, out, more, rank,
+    R: tl.constexpr, PART: tl.constexpr, POSTERIOR: tl.constexpr, HEAD: tl.constexpr,
+):  # fmt: skip
+    """`of_phi` with what comes through the variance; the gradients of L on the way."""
+    upright = tl.trans(phi)
+    for at in range(0, rank, PART):
+        L = _columns_of_L(w, at, R, PART, POSTERIOR)
+        of_v = 2.0 * of_var[:, None] * product(phi, L, HEAD)
+        of_phi += product(of_v, tl.trans(L), HEAD)
+        of_L = product(upright, of_v, HEAD)
+        k = at + tl.arange(0, PART)
+        i, j = tl.arange(0, R)[:, None], k[None, :]
+        diagonal = tl.sum(tl.where(i == j, of_L, 0.0), 0)
+        add(out + POSTERIOR + R + k, diagonal * tl.exp(tl.load(w + POSTERIOR + R + k)), more)
+        add(out + POSTERIOR + 2 * R + i * R + j, tl.where(i > j, of_L, 0.0), more)
+    return of_phi
+
+
+@triton.jit
+def sloped(x, index, slope, d, ROWS: tl.constexpr):
+    """<slope, x>, the straight line in the prior mean."""
+    total = tl.zeros([ROWS], tl.float32)
+    for at in range(0, d, _PLAIN):
+        values, column, there = _plain_columns(x, index, d, at)
+        total += tl.sum(values * tl.load(slope + column, mask=there, other=0.0)[None, :], 1)
+    return total

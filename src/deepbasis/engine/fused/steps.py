@@ -1,0 +1,252 @@
+"""`FusedSteps`: the steps of a wave by the kernels, on the same parameters and memories as the plain steps."""
+
+import logging
+import os
+from collections.abc import Sequence
+from math import ceil, log2
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from deepbasis.engine.batches import Resident
+from deepbasis.engine.fused.arena import Arena, available, why_not
+from deepbasis.engine.members import Stack
+from deepbasis.engine.muon import Muon
+from deepbasis.engine.optimiser import AdamW, Average, Optimiser, factor
+from deepbasis.engine.settings import Settings
+from deepbasis.engine.streams import Batches
+from deepbasis.gp.likelihoods import GaussianLikelihood
+from deepbasis.gp.model import Terms
+
+log = logging.getLogger("deepbasis")
+
+OBJECTIVES = {"dppgp": (True, True), "dppgp-detached": (True, False), "ppgp": (False, False), "elbo": (False, False)}
+"""Whether it has a trace term, and whether the gradient passes through its maximum."""
+_PRECISIONS = {"float32": ("tf32x3", "tf32x3"), "tf32": ("tf32", "tf32"), "bf16": ("bf16", "tf32x3")}
+"""Of the network's products, and of those behind it."""
+_BLOCK = 1024  # numbers of an arena that one program steps
+_MULTIPROCESSORS = 132  # of an H100 or H200
+_CORRECTED_STEPS = 20_000  # 0.999^t is below float32's rounding then
+
+
+def interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def arena_for(stack: Stack, source: object, settings: Settings) -> Arena | None:
+    """What the kernels work on, if they cover a wave; otherwise the log says once why not."""
+    if not (stack.device.type == "cuda" or interpreted()) or not settings.fused or not available():
+        return None
+    reason = _uncovered(stack, source, settings)
+    if reason is not None:
+        log.info("a training step goes the plain way, not by the fused kernels: %s", reason)
+        return None
+    return stack.in_arena()
+
+
+def _uncovered(stack: Stack, source: object, settings: Settings) -> str | None:
+    if settings.objective not in OBJECTIVES or settings.precision not in _PRECISIONS:
+        return f"they do not know the objective {settings.objective} in {settings.precision}"
+    if not isinstance(source, Resident) or not source.team.alone:
+        return "they take rows in memory, by one worker"
+    if source.data.y.dim() > 1:
+        return "they know targets of one number"
+    return why_not(stack.template)
+
+
+class Plain(Protocol):
+    """The plain steps, as far as they are known here: `steps.MinibatchSteps`."""
+
+    stack: Stack
+    source: Batches
+    alpha: Tensor
+    beta: Tensor
+    n: Tensor
+    loss_sum: Tensor
+
+
+class FusedSteps:
+    """Algorithm 3, lines 2 to 7, in three to five launches: see docs/engine.md.
+
+    The memories of the optimisers and of the average become arenas too; checkpoints are those of the plain steps.
+    """
+
+    def __init__(
+        self,
+        plain: Plain,
+        optimisers: Sequence[Optimiser],
+        average: Average | None,
+        arena: Arena,
+        settings: Settings,
+        total_steps: int,
+    ) -> None:
+        from deepbasis.engine.fused import tiles, updates  # Triton takes a moment, and few processes need it
+
+        self._tiles, self._updates = tiles, updates
+        stack, source = plain.stack, plain.source
+        assert isinstance(source, Resident)
+        self.stack, self.source, self.loss_sum = stack, source, plain.loss_sum
+        device, E = stack.device, stack.size
+        layout = arena.layout
+        self._arena = arena
+        self.layout, self.parameters, N = layout, arena.parameters, layout.numbers
+        self.count = torch.zeros(1, dtype=torch.int64, device=device)
+
+        self.gradients = torch.zeros_like(self.parameters)
+        self._momentum = self._mean = self.gradients  # of which nothing is read if there is none
+        rates, decays = dict.fromkeys(layout.places, -1.0), dict.fromkeys(layout.places, 0.0)
+        self._muon: Muon | None = None
+        for optimiser in optimisers:
+            if isinstance(optimiser, AdamW):
+                for rate, decay, names in optimiser.groups:
+                    rates |= dict.fromkeys(names, float(rate))
+                    decays |= dict.fromkeys(names, decay)
+                self._first, self._second = arena.rebind(optimiser.first), arena.rebind(optimiser.second)
+            else:
+                assert isinstance(optimiser, Muon)
+                self._muon, self._momentum = optimiser, arena.rebind(optimiser.momentum)
+        if average is not None:
+            self._mean = arena.rebind(average.mean)
+        self._rates = layout.filled(-1.0, rates, torch.float32, device)
+        self._decays = layout.filled(0.0, decays, torch.float32, device)
+        kinds = dict.fromkeys(layout.places, 0.0)
+        kinds |= {"posterior.m": 1.0, "posterior.lower": 1.0, "posterior.log_diagonal": 2.0}
+        self._kinds = layout.filled(0.0, kinds, torch.int32, device)
+        table = [factor(step, settings.schedule, settings.warmup_steps, total_steps) for step in range(total_steps)]
+        self._factors = torch.tensor(table if settings.schedule != "constant" or settings.warmup_steps else [1.0])
+        self._factors = self._factors.to(device, torch.float32)
+        t = torch.arange(1, min(total_steps, _CORRECTED_STEPS) + 1, dtype=torch.float64)
+        corrections = torch.stack([1.0 - 0.9**t, (1.0 - 0.999**t).sqrt()], 1)
+        self._corrections = corrections.float().contiguous().to(device)
+        self._batches = source.numbered()
+        self._slope = stack.buffers.get("slope")
+        trace, through = OBJECTIVES[settings.objective]
+        self._trace = trace and bool((plain.alpha != 0).any())
+        expected = settings.objective == "elbo"
+        self._kl_weights = ((1.0 if expected else plain.beta) / plain.n).float().contiguous()
+        self._alphas = plain.alpha.float().contiguous()
+        self.tile(Tiling.chosen(E, self._batches.order.shape[-1]))
+        self._blocks = -(-N // _BLOCK)
+        self._squares = torch.zeros(E, self._blocks, device=device)
+        self._divergences = torch.zeros(E, self._blocks, device=device)
+        network, head = _PRECISIONS[settings.precision]
+        likelihood = stack.template.likelihood
+        assert isinstance(likelihood, GaussianLikelihood)
+        self._floor = likelihood.floor
+        weights = self._batches.weights
+        self._common: dict[str, Any] = {
+            **layout.constants,
+            "WEIGHTS": 0 if weights is None else weights.dim(),
+            "MASK": self._batches.mask is not None,
+            "PRECISION": network,
+            "HEAD": head,
+        }
+        self._gradient_constants = {
+            "SLOPE": self._slope is not None,
+            "TRACE": self._trace,
+            "THROUGH": through,
+            "EXPECTED": expected,
+            "POSTERIOR": layout.places["posterior.m"],
+            "NOISE": layout.places["likelihood.raw"],
+            "MEAN": layout.places["mean"],
+        }
+        self._stepping = {
+            "CLIP": settings.clip is not None,
+            "AVERAGE": average is not None,
+            "MOST_BLOCKS": _power(self._blocks),
+        }
+        self._limit = 0.0 if settings.clip is None else settings.clip
+        self._slowest = 0.0 if settings.average is None else 1.0 - settings.average
+        self._matrices(settings, network)
+
+    def tile(self, tiling: "Tiling") -> None:
+        """Use this tiling, and take the memory that it needs."""
+        E, device, H = self.stack.size, self.stack.device, self.layout.constants["H"]
+        self._tiling, self._tile_count = tiling, ceil(self._batches.order.shape[-1] / tiling.rows)
+        self._programs = programs = ceil(self._tile_count / tiling.tiles)
+        self._shares = torch.zeros(E, programs, self.layout.numbers, device=device)
+        self._kept = torch.empty(E, programs, self.layout.arguments["count"] + 1, tiling.rows, H, device=device)
+        self._losses = torch.zeros(E, programs, device=device)
+        self._found = torch.zeros(E, self._tile_count, device=device)
+        self._place_found = torch.zeros(E, self._tile_count, dtype=torch.int32, device=device)
+
+    def _matrices(self, settings: Settings, precision: str) -> None:
+        if self._muon is None:
+            return
+        places, strides = [], []
+        H, inner = self.layout.constants["H"], self.layout.constants["INNER"]
+        for name in self._muon.leaves:
+            tall = (inner > H) if name.endswith("widen.weight") else (inner < H)
+            row = H if name.endswith("widen.weight") else inner  # numbers in a row
+            places.append(self.layout.places[name])
+            strides.append([1, row] if tall else [row, 1])
+        device = self.stack.device
+        self._places = torch.tensor(places, dtype=torch.int32, device=device)
+        self._strides = torch.tensor(strides, dtype=torch.int32, device=device)
+        self._muon_numbers = (settings.muon_rate, settings.weight_decay)
+        self._muon_constants = {"LOW": min(H, inner), "HIGH": max(H, inner), "PRECISION": precision, "num_warps": 8}
+
+    def set_step(self, step: int) -> None:
+        self.count.fill_(step)
+
+    def terms(self, x: Tensor) -> Terms:
+        return self._arena.terms(x, self._slope)
+
+    def step(self) -> None:
+        E, N, b = self.stack.size, self.layout.numbers, self._batches
+        data, batch = self.source.data, b.order.shape[-1]
+        mask_strides = (0, 0) if b.mask is None else b.mask.stride()[:2]
+        nothing = self._losses
+        rows = (b.order, nothing if b.weights is None else b.weights, nothing if b.mask is None else b.mask, b.step)
+        sizes = (N, E, batch, len(data), data.x.shape[1], self._tile_count, *mask_strides)
+        found = (self._found, self._place_found)
+        arguments = self.layout.arguments.values()
+        constants = {**self._common, "ROWS": self._tiling.rows, "num_warps": self._tiling.warps, "num_stages": 1}
+        if self._trace:
+            self._tiles.largest_prior[(E, self._tile_count)](
+                self.parameters, data.x, *rows, self._kept, *found, *sizes, *arguments, **constants,
+            )  # fmt: skip
+        slope = nothing if self._slope is None else self._slope
+        self._tiles.tile_gradients[(E, self._programs)](
+            self.parameters, self._shares, self._kept, self._losses, data.x, data.y, slope, *rows, self.count,
+            self._alphas, *found, *sizes, *arguments, self._floor, **constants, **self._gradient_constants,
+            TILES=self._tiling.tiles, MOST_TILES=_power(self._tile_count),
+        )  # fmt: skip
+        self._updates.gather[(E, self._blocks)](
+            self.parameters, self._shares, self.gradients, self._kinds, self._kl_weights, self._squares,
+            self._divergences, b.step, int(b.advance), N, self._programs, BLOCK=_BLOCK,
+        )  # fmt: skip
+        last, corrected = len(self._factors) - 1, len(self._corrections) - 1
+        self._updates.adamw[(E, self._blocks)](
+            self.parameters, self.gradients, self._first, self._second, self._mean, self._rates, self._decays,
+            self._factors, self._corrections, self._squares, self._divergences, self._losses, self.loss_sum,
+            self.count, N, self._blocks, self._programs, last, corrected, self._limit, self._slowest,
+            MOST_PROGRAMS=_power(self._programs), BLOCK=_BLOCK, **self._stepping,
+        )  # fmt: skip
+        if self._muon is not None:
+            self._updates.muon[(E, len(self._places))](
+                self.parameters, self.gradients, self._momentum, self._mean, self._places, self._strides,
+                self._factors, self._squares, self.count, N, self._blocks, last, *self._muon_numbers, self._limit,
+                self._slowest, **self._stepping, **self._muon_constants,
+            )  # fmt: skip
+
+
+class Tiling(NamedTuple):
+    """Rows in a tile, tiles that a program takes one after another, and the warps of a program."""
+
+    rows: int
+    tiles: int
+    warps: int
+
+    @classmethod
+    def chosen(cls, members: int, batch: int) -> "Tiling":
+        """Many small tiles for a few members, which have an SM each; larger ones, and several a program, for many."""
+        rows = 16 if members * ceil(batch / 16) <= 2 * _MULTIPROCESSORS else 32
+        tiles = max(1, members * ceil(batch / rows) // (4 * _MULTIPROCESSORS))
+        return cls(rows, tiles, 8)
+
+
+def _power(number: int) -> int:
+    """The smallest power of two that is not smaller, and at least 2."""
+    return 1 << max(1, ceil(log2(max(2, number))))

@@ -1,0 +1,235 @@
+"""The fused kernels against the plain steps: on a GPU, or without one in Triton's interpreter, at small sizes."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+from deepbasis.engine.batches import Rows
+from deepbasis.engine.checkpoint import FAILED
+from deepbasis.engine.distributed import ALONE
+from deepbasis.engine.fused.arena import available, why_not
+from deepbasis.engine.fused.steps import Tiling, interpreted
+from deepbasis.engine.members import Ensemble, Member
+from deepbasis.engine.settings import Settings, settings_for
+from deepbasis.engine.training import train
+from deepbasis.engine.wave import Wave
+from deepbasis.gp.build import build
+from deepbasis.gp.embedding import PeriodicLinear
+from deepbasis.gp.model import DeepBasisGP
+
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
+pytestmark = pytest.mark.skipif(
+    not (GPU or (interpreted() and available())),
+    reason="needs a GPU, or Triton's interpreter from the start: `make test-kernels`",
+)
+
+
+def rows(n: int, d: int, weights: str = "none", members: int = 1) -> Rows:
+    generator = torch.Generator().manual_seed(n + d)
+    x = torch.randn(n, d, generator=generator)
+    y = torch.sin(x[:, 0]) + 0.1 * torch.randn(n, generator=generator)
+    weight = None
+    if weights == "rows":
+        weight = torch.rand(n, generator=generator) + 0.5
+    if weights == "members":
+        weight = (torch.rand(members, n, generator=generator) > 0.3).float()
+    return Rows(x, y, weight)
+
+
+def wave(
+    data: Rows,
+    *,
+    fused: bool,
+    members: int = 2,
+    width: int = 16,
+    inner: int = 32,
+    rank: int = 16,
+    blocks: int = 2,
+    waves: bool = False,
+    slope: bool = False,
+    alpha: float = 0.1,
+    device: torch.device = DEVICE,
+    **changes: object,
+) -> Wave:
+    d = data.x.shape[1]
+
+    def make(member: Member) -> DeepBasisGP:
+        embedding = (lambda: PeriodicLinear(d)) if waves else None
+        shape = {"width": width, "inner": inner, "rank": rank, "blocks": blocks}
+        return build("dbk-silu", d, **shape, embedding=embedding, noise=0.1, slope=member.slope, seed=member.seed)
+
+    line = (0.1,) * d if slope else ()
+    team = [Member(seed=k, alpha=alpha * k, beta=1.0, noise=0.1, slope=line) for k in range(members)]
+    settings = settings_for("dbk-silu", epochs=3, batch_size=32, learning_rate=1e-2, **changes)
+    settings = replace(settings, fused=fused, cuda_graph=False)
+    return Wave(make, list(range(members)), team, data, data, settings, device)
+
+
+def gradients(one: Wave) -> dict[str, torch.Tensor]:
+    """Of the first batch, before anything is clipped, each with the member axis in front."""
+    one.source.start_epoch(0)
+    one.source.advance()
+    if one.fused is None:
+        one.steps.loss().backward()
+        return {name: one.stack.with_axis(leaf.grad) for name, leaf in one.stack.leaves.items()}
+    one.step()
+    arena = one.fused.gradients
+    place = one.fused.layout.places
+    stacked = one.stack.stacked()
+    return {
+        name: arena[:, place[name] : place[name] + leaf[0].numel()].reshape(leaf.shape)
+        for name, leaf in stacked.items()
+    }
+
+
+CASES = {
+    "one member": {"members": 1},
+    "three members, three blocks": {"members": 3, "blocks": 3},
+    "wide inside": {"inner": 128, "rank": 32},
+    "narrow inside": {"width": 32, "inner": 16},
+    "waves of eleven columns": {"waves": True, "columns": 11},
+    "waves of one column": {"waves": True, "columns": 1},
+    "a line": {"slope": True, "columns": 20},
+    "weights": {"weights": "rows"},
+    "rows of each member": {"weights": "members"},
+    "one batch": {"n": 30},
+    "one batch, rows of each member": {"n": 30, "weights": "members"},
+    "no trace": {"alpha": 0.0},
+    "detached": {"objective": "dppgp-detached"},
+    "ppgp": {"objective": "ppgp"},
+    "elbo": {"objective": "elbo"},
+    "a lower batch than a tile": {"n": 9},
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_gradients_are_those_of_autograd(case):
+    case = {"columns": 5, "n": 70, "weights": "none", **case}
+    data = rows(case.pop("n"), case.pop("columns"), case.pop("weights"), case.get("members", 2))
+    expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu"), **case))
+    mine = wave(data, fused=True, **case)
+    assert mine.fused is not None
+    for name, found in gradients(mine).items():
+        torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
+
+
+@pytest.mark.parametrize("tiling", [Tiling(16, 1, 4), Tiling(16, 3, 4), Tiling(32, 1, 8), Tiling(64, 2, 8)], ids=str)
+def test_every_tiling_gives_the_same(tiling):
+    data = rows(70, 5)
+    expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu")))
+    one = wave(data, fused=True)
+    assert one.fused is not None
+    one.fused.tile(tiling)
+    for name, found in gradients(one).items():
+        torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+@pytest.mark.parametrize("members", [1, 2])
+def test_steps_are_those_of_the_plain_way(optimiser, members):
+    """Parameters, moments, momentum, average and the epoch's loss, after an epoch of clipped and scheduled steps."""
+    how = {"optimiser": optimiser, "members": members, "waves": True, "schedule": "cosine", "clip": 0.5, "average": 0.9}
+    states = []
+    for fused in (False, True):
+        one = wave(rows(70, 3), fused=fused, weight_decay=0.1, **how)
+        assert one.train_epoch(lambda: False)
+        one.end_epoch()
+        states.append(one.export().tensors)
+    plain, fused_state = states
+    assert plain.keys() == fused_state.keys()
+    for name, value in plain.items():
+        # 1e-4 of the first steps, which divide by the root of small second moments
+        torch.testing.assert_close(fused_state[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_validation_is_that_of_the_plain_way():
+    plain, fused = (wave(rows(70, 5), fused=fused, slope=True, selection="crps") for fused in (False, True))
+    found = [one.close().cpu() for one in (plain, fused)]
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_resumed_run_is_the_same_to_the_bit():
+    data = rows(40, 3)
+    whole = wave(data, fused=True, members=1, optimiser="muon", average=0.9)
+    for _ in range(2):
+        whole.train_epoch(lambda: False)
+        whole.end_epoch()
+    first = wave(data, fused=True, members=1, optimiser="muon", average=0.9)
+    first.train_epoch(lambda: False)
+    first.end_epoch()
+    second = wave(data, fused=True, members=1, optimiser="muon", average=0.9)
+    second.restore(first.export())
+    second.train_epoch(lambda: False)
+    second.end_epoch()
+    for name, value in whole.export().tensors.items():
+        assert torch.equal(value, second.export().tensors[name]), name
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, in the interpreter
+def test_a_member_that_fails_fails_alone():
+    """And a member among others ends as it does alone."""
+    data = rows(40, 3)
+    three = wave(data, fused=True, members=3, alpha=0.0)
+    with torch.no_grad():
+        three.stack.leaves["backbone.project.weight"][1].fill_(torch.inf)
+    alone = wave(data, fused=True, members=1, alpha=0.0)
+    for one in (three, alone):
+        one.train_epoch(lambda: False)
+        one.end_epoch()
+    assert three.state.status[1] == FAILED
+    assert FAILED not in (three.state.status[0], three.state.status[2])
+    for name, value in alone.stack.stacked().items():
+        assert torch.equal(three.stack.stacked()[name][0], value[0]), name
+
+
+def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):
+    data = rows(40, 3)
+    with caplog.at_level(logging.INFO, "deepbasis"):
+        assert wave(data, fused=True, objective="mse").fused is None
+        assert wave(data, fused=True, width=24).fused is None
+        assert wave(data, fused=True, precision="float64").fused is None
+    assert "plain way" in caplog.text
+    assert why_not(build("dbk-rbf", 3)) is not None
+    assert why_not(build("dbk-silu", 3, embedding="fourier")) is not None
+    assert why_not(build("dbk-silu", 3, likelihood="student")) is not None
+    assert why_not(build("dbk-silu", 3)) is None
+    assert ALONE.alone
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-5), ("tf32", 2e-3), ("bf16", 2e-2)])
+@pytest.mark.parametrize("sizes", [{"members": 4, "inner": 128, "rank": 64, "waves": True}, {"rank": 128, "inner": 64}])
+def test_gradients_at_full_size(precision, bound, sizes):
+    sizes, data = {"width": 64, **sizes}, rows(1_200, 26)
+    expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu"), **sizes))
+    for name, found in gradients(wave(data, fused=True, precision=precision, **sizes)).items():
+        error = (found.double().cpu() - expected[name]).norm() / expected[name].norm()
+        assert error < bound, (name, error)
+
+
+@pytest.mark.cuda
+def test_a_captured_run_of_200_steps_ends_as_the_plain_one():
+    data = rows(1_000, 8)
+
+    def make(member: Member) -> DeepBasisGP:
+        return build("dbk-silu", 8, rank=64, inner=128, embedding="periodic-linear", noise=0.1, seed=member.seed)
+
+    settings = Settings(epochs=7, batch_size=32, optimiser="muon", average=0.99, schedule="cosine", selection="crps")
+    members = [Member(seed=k, alpha=0.1) for k in range(3)]
+    plain, fused = (
+        train(make, members, data, data, replace(settings, fused=way), device="cuda") for way in (False, True)
+    )
+    for one, other in zip(plain, fused, strict=True):
+        torch.testing.assert_close(other.history["validation"], one.history["validation"], rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.cuda
+def test_predictions_are_those_of_the_plain_way():
+    models = [build("dbk-silu", 8, rank=64, inner=128, noise=0.1, slope=(0.1,) * 8, seed=k) for k in range(3)]
+    x = torch.randn(1_000, 8)
+    on_gpu, on_cpu = (Ensemble(models, device=device).predict(x) for device in ("cuda", "cpu"))
+    torch.testing.assert_close(on_gpu.mean, on_cpu.mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(on_gpu.variance, on_cpu.variance, rtol=1e-5, atol=1e-5)
