@@ -41,8 +41,8 @@ class Numbered(NamedTuple):
     """[1]: how many batches of the epoch have been taken."""
     advance: bool
     """Whether to count them; not if there is but one."""
-    mask: Tensor | None
-    """[steps, E, b]: 0 for a row that only fills up."""
+    mask: Tensor
+    """[steps, E, b]: 0 for a row that only fills up, 1 for others."""
     weights: Tensor | None
     """Of the rows, [n] or [E, n]."""
 
@@ -233,15 +233,16 @@ class Resident:
     def numbered(self) -> Numbered:
         """The batches by number, for one worker."""
         members, weights = len(self._seeds), self.data.weight
+        ones = self.data.y.new_ones(self.batch_size).expand(self.steps, members, -1)
         if not self._always_the_same:
-            mask = None if self._mask is None else self._mask.unsqueeze(1).expand(-1, members, -1)
+            mask = ones if self._mask is None else self._mask.unsqueeze(1).expand(-1, members, -1)
             return Numbered(self._order, self._step, True, mask, weights)
         index = torch.arange(len(self.data), device=self.data.x.device).expand(members, -1)
         if self._counts is None:
-            return Numbered(index.unsqueeze(0).contiguous(), self._step, False, None, weights)
+            return Numbered(index.unsqueeze(0).contiguous(), self._step, False, ones, weights)
         once = torch.arange(self.rows, device=index.device) < self._counts[:, None]
         order = self._own(index).unsqueeze(0).contiguous()
-        return Numbered(order, self._step, False, once.to(self.data.x.dtype).unsqueeze(0), weights)
+        return Numbered(order, self._step, False, once.to(ones).unsqueeze(0), weights)
 
     @cached_property
     def _all(self) -> Batch:

@@ -20,6 +20,7 @@ from deepbasis.engine.streams import Batches, Stream, Streamed
 
 log = logging.getLogger("deepbasis")
 
+_FEW_MEMBERS = 16  # for more, what torch compiles has the shorter step: it is taken if it is asked for
 _EVALUATIONS, _HARDLY = 10, 1e-4  # for L-BFGS: 1e-4 nats by row
 
 
@@ -58,7 +59,8 @@ class Wave:
         else:
             seeds, rows = [member.seed for member in members], data.present().to(device, dtype)
             self.source = Resident(rows, seeds, batch_size, team, bootstrap=settings.bootstrap)
-        arena = fused.arena_for(self.stack, self.source, settings)
+        many = settings.compile and len(members) > _FEW_MEMBERS
+        arena = None if many else fused.arena_for(self.stack, self.source, settings)
         n = total_weight(data).to(device, dtype).expand(len(members))
         steps = 1 if settings.exact else self.source.steps * settings.passes
         self.descent = Descent(self.stack, settings, settings.epochs * steps, team)
@@ -83,7 +85,9 @@ class Wave:
 
     def prepare(self) -> None:
         """Compile and capture what can be; otherwise continue without, and log one line."""
-        if self.settings.compile and self.fused is None:
+        if self.fused is not None and self.device.type == "cuda":
+            self._compile_kernels()
+        elif self.settings.compile:
             self._compile()
         if isinstance(self.steps, ExactSteps):
             self.steps.solve()
@@ -163,6 +167,16 @@ class Wave:
         self.steps.compiled, self.validation.compiled = loss, score
         if self.device.type == "cuda":
             self.descent.compile()  # on a CPU the fused step is as fast
+
+    def _compile_kernels(self) -> None:
+        assert self.fused is not None
+        try:
+            self.fused.compile()
+        except Exception as error:  # such as no C compiler, which Triton needs for what calls a kernel
+            if is_out_of_memory(error):
+                raise
+            log.warning("the fused kernels cannot be compiled (%s): continuing the plain way", _first_line(error))
+            self.fused, self.validation.terms, self.step = None, None, self.steps.step
 
     def _capture(self) -> None:
         """Record a step and the validation as CUDA graphs. What the warm-up changed is put back."""

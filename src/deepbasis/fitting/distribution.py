@@ -16,13 +16,14 @@ from deepbasis.gp import censored, metrics
 from deepbasis.gp.counts import Counts
 from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.outputs import Outputs
-from deepbasis.gp.predictive import Predictive, ndtr
+from deepbasis.gp.predictive import GaussianMixture, Predictive, ndtr
 from deepbasis.gp.warps import normal_rule
 from deepbasis.tables.predictions import OutputColumns, PredictionColumns
 from deepbasis.tables.targets import check_exposure
 
 Floats = NDArray[np.float64]
 
+_MANY_ROWS = 4_096
 _NODES = 4.0  # to a standard deviation, of the quadrature of an entropy
 
 
@@ -48,8 +49,9 @@ class PredictiveDistribution:
     array([0.975])
     """
 
-    def __init__(self, tensors: Predictive) -> None:
+    def __init__(self, tensors: Predictive, device: torch.device | str = "cpu") -> None:
         self.tensors = tensors
+        self._device = torch.device(device)
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -57,8 +59,9 @@ class PredictiveDistribution:
     def __getitem__(self, rows: Any) -> PredictiveDistribution:
         """The distribution of a slice, a mask or a list of rows; a single index gives a distribution of one row."""
         if isinstance(rows, int | np.integer):
-            return PredictiveDistribution(self.tensors[int(rows)])
-        return PredictiveDistribution(self.tensors[rows if isinstance(rows, slice) else np.asarray(rows)])
+            return PredictiveDistribution(self.tensors[int(rows)], self._device)
+        some = self.tensors[rows if isinstance(rows, slice) else np.asarray(rows)]
+        return PredictiveDistribution(some, self._device)
 
     def __repr__(self) -> str:
         return f"PredictiveDistribution({len(self)} rows)"
@@ -98,12 +101,20 @@ class PredictiveDistribution:
         if levels.ndim > 1 or levels.size == 0:
             raise InputError(f"q must be a level or a list of levels, got {q!r} of shape {levels.shape}")
         checked = [SHARE.check("a quantile's level q", level) for level in levels.reshape(-1)]
-        return self.tensors.quantile(checked if levels.ndim else checked[0]).numpy()
+        return self._near().quantile(checked if levels.ndim else checked[0]).cpu().numpy()
 
     def interval(self, coverage: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper end of the central interval: as much probability below it as above it."""
-        lower, upper = self.tensors.interval(SHARE.check("coverage", coverage))
-        return lower.numpy(), upper.numpy()
+        lower, upper = self._near().interval(SHARE.check("coverage", coverage))
+        return lower.cpu().numpy(), upper.cpu().numpy()
+
+    def _near(self) -> Predictive:
+        """The same where quantiles are found: on the model's GPU, if there are rows enough to go there."""
+        found, device = self.tensors, self._device
+        if device.type == "cpu" or not isinstance(found, GaussianMixture) or len(found) < _MANY_ROWS:
+            return found
+        weights = None if found.weights is None else found.weights.to(device)
+        return GaussianMixture(found.means.to(device), found.variances.to(device), weights)
 
     @property
     def median(self) -> Floats:

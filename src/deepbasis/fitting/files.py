@@ -295,7 +295,7 @@ def part_files(
         x = encode(block)
         if watch is not None:
             watch.look(x)
-        found = distribution_of(fitted.target, fitted.predict_encoded([x]))
+        found = distribution_of(fitted.target, fitted.predict_encoded([x]), fitted.device)
         return columns.numbers(found, lambda: fitted.novelty.p_values(x).numpy(), partial(guaranteed, found))
 
     return PartFiles(source, encode.names, predict, columns, ids, fitted.fingerprint, sizes.block_rows, progress)

@@ -113,7 +113,7 @@ class Fitted:
     def predict(self, X: Any, rows: int = ROWS_AT_A_TIME) -> PredictiveDistribution:
         """The distribution of the target for every row of a table; `rows` of them are encoded at a time."""
         watch = Watch(self.novelty, self.preprocessor)
-        found = distribution_of(self.target, self.predict_encoded(watch.over(self.chunks(X, rows))))
+        found = distribution_of(self.target, self.predict_encoded(watch.over(self.chunks(X, rows))), self.device)
         watch.warn()
         return found
 

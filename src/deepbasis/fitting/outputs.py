@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from deepbasis.errors import InputError, check_positive_int
@@ -84,12 +85,14 @@ class OutputsDistribution(PredictiveDistribution):
         return drawn.transpose(0, 1).contiguous().numpy()
 
 
-def distribution_of(target: TargetScaler, tensors: Predictive) -> PredictiveDistribution:
+def distribution_of(
+    target: TargetScaler, tensors: Predictive, device: torch.device | str = "cpu"
+) -> PredictiveDistribution:
     """In the target's units."""
     return (
         OutputsDistribution(tensors, target.outputs)
         if isinstance(tensors, Outputs)
-        else PredictiveDistribution(tensors)
+        else PredictiveDistribution(tensors, device)
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +47,12 @@ def why_not(model: DeepBasisGP) -> str | None:
     return None
 
 
+def _columns(backbone: ResNet) -> tuple[int, int]:
+    """Of the table, and of what the projection takes."""
+    width, embedding = backbone.project.in_features, backbone.embedding
+    return (width if embedding is None else embedding.columns), width  # type: ignore[return-value]
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where each parameter of a model begins in its row, and what the kernels must know of it."""
@@ -54,9 +61,9 @@ class Layout:
     numbers: int
     """In a row."""
     constants: dict[str, int]
-    """Those that are compiled into a kernel."""
+    """Widths, which are compiled into a kernel."""
     arguments: dict[str, int]
-    """Those that depend on the table, and the ends of loops."""
+    """Places and the ends of loops, in the kernels' order."""
 
     @classmethod
     def of(cls, model: DeepBasisGP) -> "Layout":
@@ -81,24 +88,23 @@ class Layout:
             places[name] = at
             at += -(-prod(shapes[name]) // 16) * 16
         assert set(places) == set(shapes), "a parameter has no place"
-        constants = {
-            "H": backbone.width,
-            "INNER": inner,
-            "CHUNK": min(inner, 64),
-            "BLOCK_SIZE": places["backbone.norm.weight"] // count,
-            "R": rank,
-            "PART": min(rank, 64),
-            "NORM": places["backbone.norm.weight"],
-            "EXPANSION": places["expansion.linear.bias"],
-            "PROJECT_BIAS": places["backbone.project.bias"],
-            "FREQUENCIES": _FREQUENCIES if waves else 0,
-            "OUTPUTS": _OUTPUTS if waves else 0,
+        constants = {"H": backbone.width, "CHUNK": min(inner, 64), "R": rank, "PART": min(rank, 64)}
+        columns, width = _columns(backbone)
+        arguments = {
+            "waved": columns if waves else 0,
+            "bias": places["backbone.project.bias"],
+            "project": places["backbone.project.weight"],
+            "width": width,
+            **{key: places.get(name, 0) for key, name in zip(("waves", "turns_at", "mixing"), _WAVES, strict=True)},
+            "norm": places["backbone.norm.weight"],
+            "expansion": places["expansion.linear.bias"],
+            "posterior": places["posterior.m"],
+            "noise_at": places["likelihood.raw"],
+            "mean_at": places["mean"],
+            "count": count,
+            "inner": inner,
+            "rank": rank,
         }
-        arguments = {"project": places["backbone.project.weight"]}
-        arguments |= {
-            key: places.get(name, 0) for key, name in zip(("waves", "turns_at", "mixing"), _WAVES, strict=True)
-        }
-        arguments |= {"count": count, "inner": inner, "rank": rank}
         return cls(places, at, constants, arguments)
 
     def filled(self, value: float, values: dict[str, float], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -147,21 +153,46 @@ class Arena:
             memory[name] = view
         return arena
 
+    def slopes(self, slope: Tensor | None, d: int) -> Tensor:
+        """Of the members' prior means [E, d]; zeros if they are constants."""
+        if slope is None:
+            return self.parameters.new_zeros(len(self.parameters), d)
+        return slope.to(self.parameters).reshape(len(self.parameters), d).contiguous()
+
     def terms(self, x: Tensor, slope: Tensor | None) -> Terms:
         """What every member says of rows x [n, d], in full float32; without the KL, which no prediction needs."""
+        x = x.contiguous()
+        launch = self.launch(x, self.slopes(slope, x.shape[1]))
+        launch.go()
+        mean, var, prior = launch.arguments[3:6]
+        nothing = torch.zeros(len(mean), device=x.device)
+        return Terms(mean, var, prior, torch.zeros_like(mean), nothing, nothing.int())
+
+    def launch(self, x: Tensor, slopes: Tensor) -> "Launch":
         from deepbasis.engine.fused import tiles  # Triton takes a moment, and few processes need it
 
-        layout, E, n = self.layout, len(self.parameters), len(x)
-        mean, var, prior = torch.empty(3, E, n, device=x.device)
-        x = x.contiguous()
-        tiles.tile_terms[(-(-n // _ROWS), E)](
-            self.parameters, x, mean if slope is None else slope, mean, var, prior, mean, layout.numbers, n,
-            x.shape[1], *layout.arguments.values(), **layout.constants, ROWS=_ROWS, SLOPE=slope is not None,
-            POSTERIOR=layout.places["posterior.m"], MEAN=layout.places["mean"], PRECISION="tf32x3", HEAD="tf32x3",
-            num_warps=_WARPS, num_stages=1,
-        )  # fmt: skip
-        nothing = torch.zeros(E, device=x.device)
-        return Terms(mean, var, prior, torch.zeros_like(mean), nothing, nothing.int())
+        (n, d), members = x.shape, len(self.parameters)
+        found = torch.empty(3, members, n, device=x.device)
+        arguments = (self.parameters, x, slopes, *found, self.layout.numbers, n, d, *self.layout.arguments.values())
+        constants = {**self.layout.constants, "ROWS": _ROWS, "PRECISION": "tf32x3", "HEAD": "tf32x3"}
+        grid = (-(-n // _ROWS), members)
+        return Launch(tiles.tile_terms, grid, arguments, {**constants, "num_warps": _WARPS, "num_stages": 1})
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, and what it is given."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+
+    def go(self) -> None:
+        self.kernel[self.grid](*self.arguments, **self.constants)
+
+    def compile(self) -> None:
+        self.kernel.warmup(*self.arguments, grid=self.grid, **self.constants)
 
 
 def available() -> bool:

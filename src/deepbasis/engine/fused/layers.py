@@ -8,9 +8,8 @@ tiling; `gp/` has the same formulas in PyTorch, and is the reference.
 import triton
 import triton.language as tl
 
-# An embedding's columns are taken eight at a time: 64 waves, of which 24 numbers are made, filled up to 32.
-_COLUMNS = tl.constexpr(8)
-_NUMBERS = tl.constexpr(32)
+# An embedding has 8 waves a column, of which 3 numbers are made. 8 columns are taken at a time: 64 waves, 24 numbers
+# filled up to 32. They are written out, since a constant of this file is no number in Triton's interpreter.
 _PLAIN = tl.constexpr(16)  # columns at a time of the table itself
 _TURN = tl.constexpr(6.283185307179586)
 
@@ -105,89 +104,86 @@ def _cos_and_sin(turn):
 
 
 @triton.jit
-def _waves(w, x, index, d, at, waves, turns_at, FREQUENCIES: tl.constexpr):
+def _waves(w, x, index, d, at, waves, turns_at):
     """cos and sin of 2 pi (c x + b) for eight columns [rows, 64], the columns' values, and which waves there are."""
-    k = tl.arange(0, _COLUMNS * FREQUENCIES)
-    column = at + k // FREQUENCIES
+    k = tl.arange(0, 64)
+    column = at + k // 8
     there = column < d
     value = tl.load(x + index[:, None] * d + column[None, :], mask=there[None, :], other=0.0)
-    c = tl.load(w + waves + at * FREQUENCIES + k, mask=there, other=0.0)
-    b = tl.load(w + turns_at + at * FREQUENCIES + k, mask=there, other=0.0)
+    c = tl.load(w + waves + at * 8 + k, mask=there, other=0.0)
+    b = tl.load(w + turns_at + at * 8 + k, mask=there, other=0.0)
     turn = value * c[None, :] + b[None, :]
     cos, sin = _cos_and_sin(turn)
     return cos, sin, value, there
 
 
 @triton.jit
-def _mixing(w, d, at, mixing, FREQUENCIES: tl.constexpr, OUTPUTS: tl.constexpr):
+def _mixing(w, d, at, mixing):
     """W of eight columns as one matrix [64, 32] with a block for each column, and where each number of it lies."""
-    k, q = tl.arange(0, _COLUMNS * FREQUENCIES), tl.arange(0, _NUMBERS)
-    own = (k // FREQUENCIES)[:, None] == (q // OUTPUTS)[None, :]
-    there = own & ((at + k // FREQUENCIES) < d)[:, None]
-    place = mixing + (at * FREQUENCIES + k)[:, None] * OUTPUTS + (q % OUTPUTS)[None, :]
+    k, q = tl.arange(0, 64), tl.arange(0, 32)
+    own = (k // 8)[:, None] == (q // 3)[None, :]
+    there = own & ((at + k // 8) < d)[:, None]
+    place = mixing + (at * 8 + k)[:, None] * 3 + (q % 3)[None, :]
     return tl.load(w + place, mask=there, other=0.0), place, there
 
 
 @triton.jit
-def _behind(d, at, OUTPUTS: tl.constexpr):
+def _behind(d, at):
     """The columns of the projection that take these numbers, and which of them there are."""
-    q = tl.arange(0, _NUMBERS)
-    return d + at * OUTPUTS + q, (q < _COLUMNS * OUTPUTS) & (at * OUTPUTS + q < d * OUTPUTS)
+    q = tl.arange(0, 32)
+    return d + at * 3 + q, (q < 24) & (at * 3 + q < d * 3)
 
 
 @triton.jit
 def input_layer(
-    w, x, index, d, project, waves, turns_at, mixing,
-    ROWS: tl.constexpr, H: tl.constexpr, PROJECT_BIAS: tl.constexpr,
-    FREQUENCIES: tl.constexpr, OUTPUTS: tl.constexpr, PRECISION: tl.constexpr,
+    w, x, index, d, waved, bias, project, width, waves, turns_at, mixing,
+    ROWS: tl.constexpr, H: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The projection of a tile's rows, and of what an embedding makes of them: g before the first block."""
+    """The projection of a tile's rows, and of what an embedding makes of them: g before the first block.
+
+    An embedding is of `waved` columns: all, or none if there is no embedding.
+    """
     h = tl.arange(0, H)
-    width = d * (1 + OUTPUTS)
-    g = tl.zeros([ROWS, H], tl.float32) + tl.load(w + PROJECT_BIAS + h)[None, :]
+    g = tl.zeros([ROWS, H], tl.float32) + tl.load(w + bias + h)[None, :]
     for at in range(0, d, _PLAIN):
         values, column, there = _plain_columns(x, index, d, at)
         P = tl.load(w + project + h[None, :] * width + column[:, None], mask=there[:, None], other=0.0)
         g += product(values, P, PRECISION)
-    if FREQUENCIES > 0:
-        for at in range(0, d, _COLUMNS):
-            cos, _, _, _ = _waves(w, x, index, d, at, waves, turns_at, FREQUENCIES)
-            W, _, _ = _mixing(w, d, at, mixing, FREQUENCIES, OUTPUTS)
-            column, there = _behind(d, at, OUTPUTS)
-            P = tl.load(w + project + h[None, :] * width + column[:, None], mask=there[:, None], other=0.0)
-            g += product(product(cos, W, PRECISION), P, PRECISION)
+    for at in range(0, waved, 8):
+        cos, _, _, _ = _waves(w, x, index, d, at, waves, turns_at)
+        W, _, _ = _mixing(w, d, at, mixing)
+        column, there = _behind(d, at)
+        P = tl.load(w + project + h[None, :] * width + column[:, None], mask=there[:, None], other=0.0)
+        g += product(product(cos, W, PRECISION), P, PRECISION)
     return g
 
 
 @triton.jit
 def input_layer_back(
-    w, out, more, slope, x, index, d, project, waves, turns_at, mixing,
-    H: tl.constexpr, PROJECT_BIAS: tl.constexpr,
-    FREQUENCIES: tl.constexpr, OUTPUTS: tl.constexpr, PRECISION: tl.constexpr,
+    w, out, more, slope, x, index, d, waved, bias, project, width, waves, turns_at, mixing,
+    H: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     h = tl.arange(0, H)
-    width = d * (1 + OUTPUTS)
-    add(out + PROJECT_BIAS + h, tl.sum(slope, 0), more)
+    add(out + bias + h, tl.sum(slope, 0), more)
     upright = tl.trans(slope)
     for at in range(0, d, _PLAIN):
         values, column, there = _plain_columns(x, index, d, at)
         place = out + project + h[:, None] * width + column[None, :]
         _add_some(place, product(upright, values, PRECISION), there[None, :], more)
-    if FREQUENCIES > 0:
-        for at in range(0, d, _COLUMNS):
-            cos, sin, value, there = _waves(w, x, index, d, at, waves, turns_at, FREQUENCIES)
-            W, place, present = _mixing(w, d, at, mixing, FREQUENCIES, OUTPUTS)
-            column, behind = _behind(d, at, OUTPUTS)
-            numbers = product(cos, W, PRECISION)
-            place_P = out + project + h[:, None] * width + column[None, :]
-            _add_some(place_P, product(upright, numbers, PRECISION), behind[None, :], more)
-            P = tl.load(w + project + h[:, None] * width + column[None, :], mask=behind[None, :], other=0.0)
-            of_numbers = product(slope, P, PRECISION)
-            _add_some(out + place, product(tl.trans(cos), of_numbers, PRECISION), present, more)
-            of_turns = -_TURN * sin * product(of_numbers, tl.trans(W), PRECISION)
-            k = at * FREQUENCIES + tl.arange(0, _COLUMNS * FREQUENCIES)
-            _add_some(out + waves + k, tl.sum(of_turns * value, 0), there, more)
-            _add_some(out + turns_at + k, tl.sum(of_turns, 0), there, more)
+    for at in range(0, waved, 8):
+        cos, sin, value, there = _waves(w, x, index, d, at, waves, turns_at)
+        W, place, present = _mixing(w, d, at, mixing)
+        column, behind = _behind(d, at)
+        numbers = product(cos, W, PRECISION)
+        place_P = out + project + h[:, None] * width + column[None, :]
+        _add_some(place_P, product(upright, numbers, PRECISION), behind[None, :], more)
+        P = tl.load(w + project + h[:, None] * width + column[None, :], mask=behind[None, :], other=0.0)
+        of_numbers = product(slope, P, PRECISION)
+        _add_some(out + place, product(tl.trans(cos), of_numbers, PRECISION), present, more)
+        of_turns = -_TURN * sin * product(of_numbers, tl.trans(W), PRECISION)
+        k = at * 8 + tl.arange(0, 64)
+        _add_some(out + waves + k, tl.sum(of_turns * value, 0), there, more)
+        _add_some(out + turns_at + k, tl.sum(of_turns, 0), there, more)
 
 
 # ---- blocks and basis -----------------------------------------------------------------------------------------------
@@ -195,26 +191,27 @@ def input_layer_back(
 
 @triton.jit
 def blocks(
-    g, w, kept, count, inner, KEEP: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr, INNER: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PRECISION: tl.constexpr,
+    g, w, kept, count, inner, KEEP: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr, CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """g after the blocks. With KEEP the g before each, and the last, are written to `kept`.
 
     The ends of loops, `count` and `inner`, are no constants: unrolled they would be no faster, and compile for long.
     """
+    block_size = 3 * H + inner + 2 * inner * H
     h, k = tl.arange(0, H), tl.arange(0, CHUNK)
     for i in range(count):
         if KEEP:
             keep(kept, i, g, ROWS, H)
         # a block lies as norm.weight, norm.bias, narrow.bias, widen.bias, widen.weight, narrow.weight
-        b = w + i * BLOCK_SIZE
+        b = w + i * block_size
         unit, _ = _normalised(g, H)
         n = unit * tl.load(b + h)[None, :] + tl.load(b + H + h)[None, :]
         g += tl.load(b + 2 * H + h)[None, :]
-        widen = b + 3 * H + INNER
+        widen = b + 3 * H + inner
         for at in range(0, inner, CHUNK):
             u = product(n, _transposed(widen, h, at + k, H), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
-            g += product(u * tl.sigmoid(u), _transposed(widen + INNER * H, at + k, h, INNER), PRECISION)
+            g += product(u * tl.sigmoid(u), _transposed(widen + inner * H, at + k, h, inner), PRECISION)
     if KEEP:
         keep(kept, count, g, ROWS, H)
     return g
@@ -233,27 +230,28 @@ def recall(kept, i, ROWS: tl.constexpr, H: tl.constexpr):
 
 @triton.jit
 def blocks_back(
-    slope, w, out, more, kept, count, inner, ROWS: tl.constexpr, H: tl.constexpr, INNER: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PRECISION: tl.constexpr,
+    slope, w, out, more, kept, count, inner, ROWS: tl.constexpr, H: tl.constexpr, CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
+    block_size = 3 * H + inner + 2 * inner * H
     h, k = tl.arange(0, H), tl.arange(0, CHUNK)
     for back in range(count):
         i = count - 1 - back
-        b, to = w + i * BLOCK_SIZE, out + i * BLOCK_SIZE
+        b, to = w + i * block_size, out + i * block_size
         unit, scale = _normalised(recall(kept, i, ROWS, H), H)
         weight = tl.load(b + h)
         n = unit * weight[None, :] + tl.load(b + H + h)[None, :]
         add(to + 2 * H + h, tl.sum(slope, 0), more)
-        widen = 3 * H + INNER
-        narrow = widen + INNER * H
+        widen = 3 * H + inner
+        narrow = widen + inner * H
         of_n = tl.zeros([ROWS, H], tl.float32)
         upright = tl.trans(slope)
         for at in range(0, inner, CHUNK):
             W = _matrix(b + widen, at + k, h, H)  # [chunk, H]
             u = product(n, tl.trans(W), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
             a, a_slope = _silu_slope(u)
-            add(to + narrow + h[:, None] * INNER + (at + k)[None, :], product(upright, a, PRECISION), more)
-            of_u = product(slope, _matrix(b + narrow, h, at + k, INNER), PRECISION) * a_slope
+            add(to + narrow + h[:, None] * inner + (at + k)[None, :], product(upright, a, PRECISION), more)
+            of_u = product(slope, _matrix(b + narrow, h, at + k, inner), PRECISION) * a_slope
             add(to + 3 * H + at + k, tl.sum(of_u, 0), more)
             place = to + widen + (at + k)[:, None] * H + h[None, :]
             add(place, product(tl.trans(of_u), n, PRECISION), more)
@@ -265,76 +263,74 @@ def blocks_back(
 
 
 @triton.jit
-def basis(g, w, H: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, EXPANSION: tl.constexpr, HEAD: tl.constexpr):
+def basis(g, w, norm, expansion, H: tl.constexpr, R: tl.constexpr, HEAD: tl.constexpr):
     """phi = s silu(E silu(norm(g)) + e) and what its gradient needs. The expansion lies as bias, scale, weight."""
     h, r = tl.arange(0, H), tl.arange(0, R)
     unit, scale = _normalised(g, H)
-    z = unit * tl.load(w + NORM + h)[None, :] + tl.load(w + NORM + H + h)[None, :]
+    z = unit * tl.load(w + norm + h)[None, :] + tl.load(w + norm + H + h)[None, :]
     s = z * tl.sigmoid(z)
-    t = product(s, _transposed(w + EXPANSION + 2 * R, h, r, H), HEAD) + tl.load(w + EXPANSION + r)[None, :]
+    t = product(s, _transposed(w + expansion + 2 * R, h, r, H), HEAD) + tl.load(w + expansion + r)[None, :]
     act, act_slope = _silu_slope(t)
-    return act * tl.load(w + EXPANSION + R + r)[None, :], act, act_slope, s, z, unit, scale
+    return act * tl.load(w + expansion + R + r)[None, :], act, act_slope, s, z, unit, scale
 
 
 @triton.jit
 def basis_back(
-    of_phi, g, w, out, more,
-    H: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, EXPANSION: tl.constexpr, HEAD: tl.constexpr,
+    of_phi, g, w, out, more, norm, expansion, H: tl.constexpr, R: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
-    _, act, act_slope, s, z, unit, scale = basis(g, w, H, R, NORM, EXPANSION, HEAD)
+    _, act, act_slope, s, z, unit, scale = basis(g, w, norm, expansion, H, R, HEAD)
     h, r = tl.arange(0, H), tl.arange(0, R)
-    add(out + EXPANSION + R + r, tl.sum(of_phi * act, 0), more)
-    of_t = of_phi * tl.load(w + EXPANSION + R + r)[None, :] * act_slope
-    add(out + EXPANSION + r, tl.sum(of_t, 0), more)
-    place = EXPANSION + 2 * R + r[:, None] * H + h[None, :]
+    add(out + expansion + R + r, tl.sum(of_phi * act, 0), more)
+    of_t = of_phi * tl.load(w + expansion + R + r)[None, :] * act_slope
+    add(out + expansion + r, tl.sum(of_t, 0), more)
+    place = expansion + 2 * R + r[:, None] * H + h[None, :]
     add(out + place, product(tl.trans(of_t), s, HEAD), more)
     _, z_slope = _silu_slope(z)
     of_z = product(of_t, tl.load(w + place), HEAD) * z_slope
-    add(out + NORM + h, tl.sum(of_z * unit, 0), more)
-    add(out + NORM + H + h, tl.sum(of_z, 0), more)
-    return _normalised_back(of_z * tl.load(w + NORM + h)[None, :], unit, scale, H)
+    add(out + norm + h, tl.sum(of_z * unit, 0), more)
+    add(out + norm + H + h, tl.sum(of_z, 0), more)
+    return _normalised_back(of_z * tl.load(w + norm + h)[None, :], unit, scale, H)
 
 
 # ---- q(w) -----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _columns_of_L(w, at, R: tl.constexpr, PART: tl.constexpr, POSTERIOR: tl.constexpr):
+def _columns_of_L(w, at, posterior, R: tl.constexpr, PART: tl.constexpr):
     """[R, PART] of L. The mean, the log-diagonal and the lower part of q(w) lie behind each other."""
     i, j = tl.arange(0, R)[:, None], at + tl.arange(0, PART)[None, :]
-    lower = tl.load(w + POSTERIOR + 2 * R + i * R + j, mask=i > j, other=0.0)
-    diagonal = tl.exp(tl.load(w + POSTERIOR + R + at + tl.arange(0, PART)))
+    lower = tl.load(w + posterior + 2 * R + i * R + j, mask=i > j, other=0.0)
+    diagonal = tl.exp(tl.load(w + posterior + R + at + tl.arange(0, PART)))
     return lower + tl.where(i == j, diagonal[None, :], 0.0)
 
 
 @triton.jit
-def variance(phi, w, rank, ROWS: tl.constexpr, R: tl.constexpr, PART: tl.constexpr, POSTERIOR: tl.constexpr,
-             HEAD: tl.constexpr):  # fmt: skip
+def variance(phi, w, posterior, rank, ROWS: tl.constexpr, R: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr):
     """||L^T phi||^2 of each row, some columns of L at a time."""
     var = tl.zeros([ROWS], tl.float32)
     for at in range(0, rank, PART):
-        v = product(phi, _columns_of_L(w, at, R, PART, POSTERIOR), HEAD)
+        v = product(phi, _columns_of_L(w, at, posterior, R, PART), HEAD)
         var += tl.sum(v * v, 1)
     return var
 
 
 @triton.jit
 def variance_back(
-    of_phi, of_var, phi, w, out, more, rank,
-    R: tl.constexpr, PART: tl.constexpr, POSTERIOR: tl.constexpr, HEAD: tl.constexpr,
+    of_phi, of_var, phi, w, out, more, posterior, rank,
+    R: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
     """`of_phi` with what comes through the variance; the gradients of L on the way."""
     upright = tl.trans(phi)
     for at in range(0, rank, PART):
-        L = _columns_of_L(w, at, R, PART, POSTERIOR)
+        L = _columns_of_L(w, at, posterior, R, PART)
         of_v = 2.0 * of_var[:, None] * product(phi, L, HEAD)
         of_phi += product(of_v, tl.trans(L), HEAD)
         of_L = product(upright, of_v, HEAD)
         k = at + tl.arange(0, PART)
         i, j = tl.arange(0, R)[:, None], k[None, :]
         diagonal = tl.sum(tl.where(i == j, of_L, 0.0), 0)
-        add(out + POSTERIOR + R + k, diagonal * tl.exp(tl.load(w + POSTERIOR + R + k)), more)
-        add(out + POSTERIOR + 2 * R + i * R + j, tl.where(i > j, of_L, 0.0), more)
+        add(out + posterior + R + k, diagonal * tl.exp(tl.load(w + posterior + R + k)), more)
+        add(out + posterior + 2 * R + i * R + j, tl.where(i > j, of_L, 0.0), more)
     return of_phi
 
 

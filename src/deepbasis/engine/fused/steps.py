@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import ceil, log2
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Resident
-from deepbasis.engine.fused.arena import Arena, available, why_not
+from deepbasis.engine.fused.arena import Arena, Launch, available, why_not
 from deepbasis.engine.members import Stack
 from deepbasis.engine.muon import Muon
 from deepbasis.engine.optimiser import AdamW, Average, Optimiser, factor
@@ -121,6 +122,7 @@ class FusedSteps:
         self._corrections = corrections.float().contiguous().to(device)
         self._batches = source.numbered()
         self._slope = stack.buffers.get("slope")
+        self._slopes = arena.slopes(self._slope, source.data.x.shape[1])
         trace, through = OBJECTIVES[settings.objective]
         self._trace = trace and bool((plain.alpha != 0).any())
         expected = settings.objective == "elbo"
@@ -138,18 +140,13 @@ class FusedSteps:
         self._common: dict[str, Any] = {
             **layout.constants,
             "WEIGHTS": 0 if weights is None else weights.dim(),
-            "MASK": self._batches.mask is not None,
             "PRECISION": network,
             "HEAD": head,
         }
         self._gradient_constants = {
-            "SLOPE": self._slope is not None,
             "TRACE": self._trace,
             "THROUGH": through,
             "EXPECTED": expected,
-            "POSTERIOR": layout.places["posterior.m"],
-            "NOISE": layout.places["likelihood.raw"],
-            "MEAN": layout.places["mean"],
         }
         self._stepping = {
             "CLIP": settings.clip is not None,
@@ -175,7 +172,7 @@ class FusedSteps:
         if self._muon is None:
             return
         places, strides = [], []
-        H, inner = self.layout.constants["H"], self.layout.constants["INNER"]
+        H, inner = self.layout.constants["H"], self.layout.arguments["inner"]
         for name in self._muon.leaves:
             tall = (inner > H) if name.endswith("widen.weight") else (inner < H)
             row = H if name.endswith("widen.weight") else inner  # numbers in a row
@@ -194,42 +191,57 @@ class FusedSteps:
         return self._arena.terms(x, self._slope)
 
     def step(self) -> None:
+        for launch in self._launches():
+            launch.go()
+
+    def compile(self) -> None:
+        """All kernels at once, in threads: most of the work is outside of Python. They are kept on disk."""
+        columns = self.source.data.x.shape[1]
+        launches = [*self._launches(), self._arena.launch(self.source.data.x[:1], self._arena.slopes(None, columns))]
+        with ThreadPoolExecutor(len(launches)) as pool:
+            list(pool.map(Launch.compile, launches))
+
+    def _launches(self) -> list[Launch]:
+        """The kernels of a step, with what they are given: the same at every step."""
         E, N, b = self.stack.size, self.layout.numbers, self._batches
         data, batch = self.source.data, b.order.shape[-1]
-        mask_strides = (0, 0) if b.mask is None else b.mask.stride()[:2]
-        nothing = self._losses
-        rows = (b.order, nothing if b.weights is None else b.weights, nothing if b.mask is None else b.mask, b.step)
-        sizes = (N, E, batch, len(data), data.x.shape[1], self._tile_count, *mask_strides)
-        found = (self._found, self._place_found)
-        arguments = self.layout.arguments.values()
+        rows = (b.order, self._losses if b.weights is None else b.weights, b.mask, b.step)
+        sizes = (N, E, batch, len(data), data.x.shape[1], self._tile_count, *b.mask.stride()[:2])
+        found, places = (self._found, self._place_found), self.layout.arguments.values()
         constants = {**self._common, "ROWS": self._tiling.rows, "num_warps": self._tiling.warps, "num_stages": 1}
-        if self._trace:
-            self._tiles.largest_prior[(E, self._tile_count)](
-                self.parameters, data.x, *rows, self._kept, *found, *sizes, *arguments, **constants,
-            )  # fmt: skip
-        slope = nothing if self._slope is None else self._slope
-        self._tiles.tile_gradients[(E, self._programs)](
-            self.parameters, self._shares, self._kept, self._losses, data.x, data.y, slope, *rows, self.count,
-            self._alphas, *found, *sizes, *arguments, self._floor, **constants, **self._gradient_constants,
-            TILES=self._tiling.tiles, MOST_TILES=_power(self._tile_count),
-        )  # fmt: skip
-        self._updates.gather[(E, self._blocks)](
-            self.parameters, self._shares, self.gradients, self._kinds, self._kl_weights, self._squares,
-            self._divergences, b.step, int(b.advance), N, self._programs, BLOCK=_BLOCK,
-        )  # fmt: skip
         last, corrected = len(self._factors) - 1, len(self._corrections) - 1
-        self._updates.adamw[(E, self._blocks)](
+        launches = []
+        if self._trace:
+            arguments = (self.parameters, data.x, *rows, self._kept, *found, *sizes, *places)
+            launches += [Launch(self._tiles.largest_prior, (E, self._tile_count), arguments, constants)]
+        arguments = (
+            self.parameters, self._shares, self._kept, self._losses, data.x, data.y, self._slopes, *rows, self.count,
+            self._alphas, *found, *sizes, *places, self._floor,
+        )  # fmt: skip
+        of_tiles = {"TILES": self._tiling.tiles, "MOST_TILES": _power(self._tile_count)}
+        constants = {**constants, **self._gradient_constants, **of_tiles}
+        launches += [Launch(self._tiles.tile_gradients, (E, self._programs), arguments, constants)]
+        arguments = (
+            self.parameters, self._shares, self.gradients, self._kinds, self._kl_weights, self._squares,
+            self._divergences, b.step, int(b.advance), N, self._programs,
+        )  # fmt: skip
+        launches += [Launch(self._updates.gather, (E, self._blocks), arguments, {"BLOCK": _BLOCK})]
+        arguments = (
             self.parameters, self.gradients, self._first, self._second, self._mean, self._rates, self._decays,
             self._factors, self._corrections, self._squares, self._divergences, self._losses, self.loss_sum,
             self.count, N, self._blocks, self._programs, last, corrected, self._limit, self._slowest,
-            MOST_PROGRAMS=_power(self._programs), BLOCK=_BLOCK, **self._stepping,
         )  # fmt: skip
+        constants = {**self._stepping, "MOST_PROGRAMS": _power(self._programs), "BLOCK": _BLOCK}
+        launches += [Launch(self._updates.adamw, (E, self._blocks), arguments, constants)]
         if self._muon is not None:
-            self._updates.muon[(E, len(self._places))](
+            arguments = (
                 self.parameters, self.gradients, self._momentum, self._mean, self._places, self._strides,
                 self._factors, self._squares, self.count, N, self._blocks, last, *self._muon_numbers, self._limit,
-                self._slowest, **self._stepping, **self._muon_constants,
+                self._slowest,
             )  # fmt: skip
+            constants = {**self._stepping, **self._muon_constants}
+            launches += [Launch(self._updates.muon, (E, len(self._places)), arguments, constants)]
+        return launches
 
 
 class Tiling(NamedTuple):
@@ -248,5 +260,5 @@ class Tiling(NamedTuple):
 
 
 def _power(number: int) -> int:
-    """The smallest power of two that is not smaller, and at least 2."""
-    return 1 << max(1, ceil(log2(max(2, number))))
+    """The smallest power of two that is not smaller, and at least 128: fewer kernels to compile."""
+    return 1 << max(7, ceil(log2(max(2, number))))
