@@ -23,6 +23,7 @@ from deepbasis.fitting.recipe import (
     batch_size_for,
     epochs_for,
     stream_epochs_for,
+    training_precision,
     weights_for,
 )
 from deepbasis.fitting.spec import (
@@ -110,7 +111,8 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     if precision == AUTO:  # the same for all folds
         known = facts.rows if held_out.parts == 1 else facts.table_rows
         precision = "float64" if known <= FLOAT64_ROWS else "float32"
-    chosen = replace(spec, method=method_of(spec), dtype=precision)
+    on_gpu = devices.named(spec.device).type == "cuda" and spec.dtype == AUTO and objective != EXACT
+    chosen = replace(spec, method=method_of(spec), dtype=training_precision(precision) if on_gpu else precision)
     network, epoch_rows = _candidate(chosen, recipe, facts, max_steps)
     rivals = _rivals(spec, recipe, network, facts)
     kernels = [

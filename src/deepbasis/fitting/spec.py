@@ -221,8 +221,9 @@ class Arguments:
     )
     dtype: str = argument(
         AUTO,
-        one_of(lambda: (AUTO, "float32", "float64")),
-        "Floating-point precision. auto: float64 for small tables.",
+        one_of(lambda: (AUTO, "float32", "float64", "tf32")),
+        "Floating-point precision. tf32: float32, with rounded products in training steps on a GPU. auto: float64 for "
+        "small tables; for others tf32 on a GPU, float32 on a CPU.",
         TRAINING,
     )
     device: str = argument(AUTO, DEVICE, "Where to train. auto: a GPU if there is one.", TRAINING)
