@@ -420,6 +420,17 @@ def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda t: torch.full_like(t, value)
 
 
+def last(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """In the last place alone: of q(w)'s factor, one above the diagonal or on it, which no prediction depends on."""
+
+    def change(t: torch.Tensor) -> torch.Tensor:
+        t = t.clone()
+        t.view(-1)[-1] = value
+        return t
+
+    return change
+
+
 WEIGHT = "parameters/backbone.project.weight"
 FORGED: dict[str, Callable[[State], None]] = {
     "no identity": lambda state: state[1].pop("identity"),
@@ -444,6 +455,9 @@ FORGED: dict[str, Callable[[State], None]] = {
     "a weight that is NaN": tensor(f"pending/0/{WEIGHT}", filled(math.nan)),
     "a weight that is huge": tensor(f"pending/0/{WEIGHT}", filled(1e20)),
     "a best weight that is infinite": tensor("pending/0/best/mean", filled(math.inf)),
+    "a moment that no gradients have": tensor("pending/0/first/posterior.lower", last(-1e308)),
+    "a moment that is larger than its squares'": tensor("pending/0/first/mean", filled(1e3)),
+    "a sum of squares below 0": tensor("pending/0/second/posterior.lower", last(-1e-30)),
     "a history that is shorter": tensor("pending/0/history", lambda t: t[:, 1:].clone()),
     "a tensor of nobody": lambda state: state[0].update({"pending/7/mean": torch.zeros(2)}),
     "a tensor of no use": lambda state: state[0].update({"pending/0/third/mean": torch.zeros(2).double()}),

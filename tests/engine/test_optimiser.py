@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from deepbasis.engine.checks import LARGEST_RATIO
 from deepbasis.engine.optimiser import AdamW, Schedule, clip_per_member, factor
 
 SHAPES = {
@@ -311,3 +312,15 @@ def test_gradients_may_have_any_layout():
     scale = 0.1 / norms(before)
     for g, was in zip(gradients, before, strict=True):
         assert torch.allclose(g, was * scale.view(-1, *[1] * (g.dim() - 1)))
+
+
+def test_how_large_a_first_moment_can_be_beside_the_second():
+    """A checkpoint with more is refused. By Cauchy and Schwarz no gradients have more than b1^i / b2^i, i steps ago."""
+    weight = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimiser = AdamW({"weight": weight}, {"weight": "network"}, learning_rate=RATE)
+    for ago in reversed(range(100)):
+        weight.grad = torch.full_like(weight, (0.9 / 0.999) ** ago)
+        optimiser.step()
+    ratio = float(optimiser.first["weight"].abs() / optimiser.second["weight"].sqrt())
+    assert ratio == pytest.approx(math.sqrt(0.1**2 / 0.001 / (1 - 0.9**2 / 0.999)))
+    assert 0.9 * LARGEST_RATIO < ratio < LARGEST_RATIO

@@ -16,6 +16,7 @@ from deepbasis.engine.settings import Settings
 from deepbasis.engine.training import train
 from deepbasis.errors import DeepBasisError
 from deepbasis.gp.build import build
+from deepbasis.gp.methods import METHODS
 from deepbasis.progress import EpochReport
 from support.forging import FORGERIES, forged, write
 
@@ -26,6 +27,8 @@ RUNS = {
     "dbk-silu": {"epochs": 6, "patience": 2},
     "dbk-rbf": {"epochs": 6, "schedule": "cosine", "average": 0.9},
     "exact": {"epochs": 6, "objective": "mml"},
+    "muon": {"epochs": 6, "optimiser": "muon", "average": 0.9, "clip": 1.0},
+    "lbfgs": {"epochs": 6, "objective": "mml", "optimiser": "lbfgs"},
 }
 
 
@@ -45,7 +48,7 @@ def run(name: str, path: Path | None, stop: int | None = None) -> list[Outcome]:
         if len(told) == stop:
             raise Enough
 
-    method = "dbk-silu" if name == "exact" else name
+    method = name if name in METHODS else "dbk-silu"
     return train(
         lambda member: build(method, 2, rank=3, width=4, blocks=1, noise=member.noise, seed=member.seed),
         MEMBERS,

@@ -16,6 +16,12 @@ from deepbasis.engine.settings import Settings
 LARGEST = 1e12
 """No parameter that training finds comes near it: inputs and target are standardised."""
 
+LARGEST_RATIO = 8.0
+"""Adam's moments are m = sum_i (1 - b1) b1^i g_i and v = sum_i (1 - b2) b2^i g_i^2, of one series of gradients. So by
+Cauchy and Schwarz m^2 <= (1 - b1)^2 / (1 - b2) / (1 - b1^2 / b2) v = 7.3^2 v, with b1 = 0.9 and b2 = 0.999."""
+_UNDERFLOW = 1e-12
+"""The square of a smaller gradient may be 0; it moves nothing, because Adam divides by sqrt(v) + 1e-8."""
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -64,11 +70,15 @@ class Expected:
         for name, tensor in state.tensors.items():
             group = _group(name)
             if group != name and (best_epoch > 0 if group == "best" else status == ACTIVE):
-                largest = LARGEST if group in ("best", "parameters") else math.inf
+                sound = tensor[k].isfinite() & (tensor[k].abs() <= _largest(state.tensors, name, k))
                 start = self.parameters.get(name.removeprefix(f"{group}/"))
-                unknown = start is not None and bool(start.isnan().any())  # a DNN's noise
-                sound = tensor[k].isfinite() & (tensor[k].abs() <= largest)
-                _ask(unknown or bool(sound.all()), f"{name} is not finite, or too large")
+                if start is not None:
+                    sound |= start.isnan() & tensor[k].isnan()  # a DNN's noise
+                _ask(bool(sound.all()), f"{name} is not finite, or too large")
+        if status == ACTIVE and "search/value" in state.tensors:  # of L-BFGS, where an epoch is one evaluation
+            length, value = (float(state.tensors[f"search/{name}"][k]) for name in ("length", "value"))
+            loss = float(state.tensors["history"][k, -1, 0])
+            _ask(0.0 < length <= 1.0 and value == loss, "the length of a step, or the loss that it began from")
 
     def _outcome(self, history: list[list[float]]) -> tuple[str, int, int, float]:
         """State, last epoch, best epoch and its score of a member that has come this far."""
@@ -90,6 +100,16 @@ def read_history(found: dict[str, Tensor]) -> dict[str, NDArray[np.float64]]:
     if found.keys() != set(HISTORY) or first.dim() != 1 or not alike:
         raise ValueError("its history does not have one number of each kind for every epoch")
     return {name: found[name].numpy() for name in HISTORY}
+
+
+def _largest(tensors: Mapping[str, Tensor], name: str, k: int) -> Tensor | float:
+    """How large the numbers of a member's tensor can be, so that the next step is finite too."""
+    group, _, leaf = name.partition("/")
+    if group in ("best", "parameters", "average") or name == "search/point":
+        return LARGEST
+    if group == "first":
+        return LARGEST_RATIO * tensors[f"second/{leaf}"][k].sqrt() + _UNDERFLOW  # NaN, hence refused, below 0
+    return math.inf
 
 
 def _group(name: str) -> str:
