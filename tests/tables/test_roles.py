@@ -54,6 +54,21 @@ def test_a_table_is_taken_apart_by_its_roles(tmp_path):
     assert bounds is None
 
 
+@pytest.mark.parametrize("row", [0, 30])
+def test_a_target_is_a_number_with_its_unit_in_blocks_as_at_once(tmp_path, row):
+    """One cell in kilograms is a slip among 40, though it is half of a block of two; in all cells it is their unit."""
+    table, path = frame(), tmp_path / "t.csv"
+    texts = table["price"].astype(str)
+    table.assign(price=texts + " kg").to_csv(path, index=False)
+    for source in sources(path):
+        np.testing.assert_array_equal(Roles.of(source, "price").table(source).y, table["price"])
+    texts[row] += " kg"
+    table.assign(price=texts).to_csv(path, index=False)
+    for source in sources(path):
+        with pytest.raises(InputError, match=rf"must hold numbers, got '{texts[row]}' in row {row} "):
+            Roles.of(source, "price")
+
+
 BAD_CELLS = {
     "text": (
         "price",

@@ -274,11 +274,18 @@ def _read_labels(source: Source, column: str, without_gaps: bool) -> Labels:
 
 
 def _number_rule(source: Source, target: str, gaps: bool = False) -> Rule | None:
-    """How the cells of a target that is text are read as numbers, if all of the first ones are."""
+    """How the cells of a target that is text are read as numbers, if all of the first ones are.
+
+    Of as many rows in every file, however it is cut into blocks; a cell further down may still be refused.
+    """
     if source.kinds[target] != "categorical":
         return None
-    first = next(source.all_blocks([target], _ROWS_AT_A_TIME), None)  # a cell further down may still be refused
-    return None if first is None else number_rule(first.column(target), source.decimal, gaps)
+    first: list[Column] = []
+    for block in source.all_blocks([target], _ROWS_AT_A_TIME):
+        first.append(block.column(target))
+        if sum(len(part.values) for part in first) >= _ROWS_AT_A_TIME:
+            break
+    return number_rule(joined(first).rows(slice(_ROWS_AT_A_TIME)), source.decimal, gaps) if first else None
 
 
 def _check_numbers(source: Source, role: str, column: str) -> None:
