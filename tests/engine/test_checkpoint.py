@@ -447,6 +447,7 @@ FORGED: dict[str, Callable[[State], None]] = {
     "a state that is none": number("pending", "status", ["active", "asleep"]),
     "a state that its history does not lead to": number("pending", "status", ["active", "failed"]),
     "a reason that is none": number("pending", "reason", [1, 2]),
+    "reasons that are no list": number("pending", "reason", {"a": "", "b": ""}),
     "a score that is not the best": tensor("pending/0/best_score", filled(-5.0)),
     "another best epoch": tensor("pending/0/best_epoch", filled(1)),
     "a weight gone": tensor(f"pending/0/{WEIGHT}", lambda t: None),

@@ -35,6 +35,8 @@ class Expected:
     def check(self, state: WaveState, ended: bool) -> None:
         """Raise a ValueError if no run like this writes it. Members that have ended have one state each."""
         count, epochs = len(state.indices), self.settings.epochs
+        lists = (state.indices, state.status, state.reason)
+        _ask(all(type(values) is list for values in lists), "lists of members, their states and reasons")
         _ask(all(_is_int(k, self.members - 1) for k in state.indices) and count > 0, "a member's number")
         _ask(count == 1 or not ended, "members that have ended together")
         _ask(_is_int(state.epoch, epochs) and _is_int(state.step, 2**53), "epoch or step")
