@@ -14,6 +14,7 @@ from deepbasis.engine.device import compiled
 _MOMENTUM = 0.95
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan's: singular values end between 0.7 and 1.2 after five steps
 _ITERATIONS = 5
+_SMALLEST = 1e-15  # norm that is made 1: squares of float32 numbers below 1e-19 lose their digits, or are 0
 
 
 class Muon:
@@ -72,7 +73,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
     """About U V^T for each U S V^T of [..., m, n], m <= n, by Newton and Schulz' iteration: products alone."""
     a, b, c = _NEWTON_SCHULZ
     x = matrices.flatten(0, -3)
-    x = x / x.square().sum((-2, -1), keepdim=True).sqrt().clamp_min(1e-30)
+    x = x / x.square().sum((-2, -1), keepdim=True).sqrt().clamp_min(_SMALLEST)
     for _ in range(_ITERATIONS):  # x <- a x + (b x x^T + c (x x^T)^2) x
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
