@@ -59,6 +59,7 @@ bench: $(STAMP)   ## the committed benchmarks, at full size
 	$(RUN) benchmarks/out_of_core.py
 	$(RUN) benchmarks/memory.py
 	$(RUN) benchmarks/soak.py
+	$(RUN) benchmarks/fuzz.py
 	$(RUN) benchmarks/trust_far.py
 
 smoke: $(STAMP)   ## the same, small: does every script still run?
@@ -77,6 +78,7 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) benchmarks/out_of_core.py --quick
 	$(RUN) benchmarks/memory.py --quick
 	$(RUN) benchmarks/soak.py --quick
+	$(RUN) benchmarks/fuzz.py --quick tables
 	$(RUN) benchmarks/trust.py --quick
 	$(RUN) benchmarks/bayesopt.py --quick
 	$(RUN) benchmarks/export.py --quick

@@ -3,6 +3,7 @@
 import random
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,9 @@ def check(outcomes: list[Outcome]) -> None:
 
 @pytest.mark.parametrize("stop", [4, 9])
 @pytest.mark.parametrize("name", RUNS)
-def test_a_forged_checkpoint_is_refused_or_resumed(tmp_path: Path, name: str, stop: int) -> None:
+def test_a_forged_checkpoint_is_refused_or_resumed(
+    tmp_path: Path, name: str, stop: int, record_property: Callable[[str, object], None]
+) -> None:
     """Numbers that a run could have written, such as another weight, are taken for its own."""
     path = tmp_path / "run"
     with pytest.raises(Enough):
@@ -95,4 +98,6 @@ def test_a_forged_checkpoint_is_refused_or_resumed(tmp_path: Path, name: str, st
             seen[type(error).__name__] += 1
         except BaseException:
             pytest.fail(f"forgery {number}: {traceback.format_exc()}")
+    record_property("right", seen["resumed"])
+    record_property("refused", seen.total() - seen["resumed"])
     assert seen["resumed"] < 0.3 * seen.total(), seen

@@ -3,6 +3,7 @@
 import random
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,9 @@ def learn_on(model: DeepBasisRegressor, X: Any, y: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # names of columns may be gone
 @pytest.mark.parametrize("name", MODELS)
-def test_a_forged_model_is_refused_or_predicts(tmp_path: Path, name: str) -> None:
+def test_a_forged_model_is_refused_or_predicts(
+    tmp_path: Path, name: str, record_property: Callable[[str, object], None]
+) -> None:
     """It may have other columns, which is an `InputError`, or weights that do not fit together: `NumericalError`."""
     X, y = numbers() if name == "sv-rbf" else mixed()
     path = tmp_path / "model.safetensors"
@@ -65,12 +68,14 @@ def test_a_forged_model_is_refused_or_predicts(tmp_path: Path, name: str) -> Non
         try:
             model = DeepBasisRegressor.load(path)
             assert all(np.isfinite(values).all() for values in predictions(model, X[:20]))
-            seen["predicts"] += 1
             learn_on(model, X[:20], y[:20])
+            seen["predicts"] += 1
         except DeepBasisError as error:
             seen[type(error).__name__] += 1
         except BaseException:
             pytest.fail(f"forgery {number}: {traceback.format_exc()}")
+    record_property("right", seen["predicts"])
+    record_property("refused", seen.total() - seen["predicts"])
     assert seen["FileFormatError"] > 0.6 * seen.total(), seen
     assert seen["predicts"] > 0, seen
     # Another name of a column is one in a hundred of the changes.
@@ -78,7 +83,9 @@ def test_a_forged_model_is_refused_or_predicts(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_forged_classifier_is_refused_or_predicts(tmp_path: Path) -> None:
+def test_a_forged_classifier_is_refused_or_predicts(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     X, y = three()
     path = tmp_path / "model.safetensors"
     small_classifier(class_weight="balanced").fit(X, y).save(path)
@@ -96,5 +103,7 @@ def test_a_forged_classifier_is_refused_or_predicts(tmp_path: Path) -> None:
             seen[type(error).__name__] += 1
         except BaseException:
             pytest.fail(f"forgery {number}: {traceback.format_exc()}")
+    record_property("right", seen["predicts"])
+    record_property("refused", seen.total() - seen["predicts"])
     assert seen["FileFormatError"] > 0.6 * seen.total(), seen
     assert seen["predicts"] > 0, seen

@@ -26,7 +26,7 @@ from deepbasis.tables.source import Source
 from deepbasis.tables.table import Table
 from support.streams import small
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 CASES = 10_000 if os.environ.get("DEEPBASIS_FULL_FUZZ") else 500
 FITTED_EVERY = 25  # reading takes a millisecond, a fit or a prediction a hundred
@@ -145,7 +145,7 @@ def words(column: Column) -> list[object]:
 
 @pytest.mark.filterwarnings("ignore")  # a table of strange numbers makes a strange model
 @pytest.mark.parametrize("name", sorted(contents()))
-def test_a_mutated_table_is_read_right_or_refused_with_its_name(name, model, tmp_path):
+def test_a_mutated_table_is_read_right_or_refused_with_its_name(name, model, tmp_path, record_property):
     """Right is: what is read of blocks of a few lines is what is read at once, and numbers are what Arrow says."""
     content = contents()[name]
     path = tmp_path / name
@@ -165,6 +165,8 @@ def test_a_mutated_table_is_read_right_or_refused_with_its_name(name, model, tmp
                 fit_and_predict(path, model)
         except Exception as error:
             raise AssertionError(f"{name}, seed {seed}: {type(error).__name__}: {error}") from error
+    record_property("right", cases - refused)
+    record_property("refused", refused)
     assert 0 < refused < cases
 
 
