@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from deepbasis import DeepBasisRegressor, storage
+from deepbasis import DeepBasisClassifier, DeepBasisRegressor, storage
 from deepbasis.errors import FileFormatError, NumericalError
 from deepbasis.fitting.fitted import KIND
+from support.classifiers import small_classifier, three
 from support.model_files import Metadata, forged
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -170,14 +171,14 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
             *(0, 1.0, "x", [], {}, [1.0], {"scales": [1.0], "rows": 9.0}, {"scales": [], "weights": [], "rows": 9.0}),
             *(
                 {"scales": [scale], "weights": [1.0], "rows": 9.0}
-                for scale in (0, 0.0, -1.0, 2.0**64, 1e150, 1e-150, 10**400, "1", None, [1.0])
+                for scale in (0, 0.0, -1.0, 2.0**64, 1e150, 1e-150, 10**400, "1", None, [1.0], 1, True)
             ),
             *(
                 {"scales": [1.0, 2.0], "weights": given, "rows": 9.0}
                 for given in ([1.0], [1.5, -0.5], [0.5, 0.4], [0.5, "0.5"])
             ),
             *({"scales": given, "weights": [1.0], "rows": 9.0} for given in ("1", 1.0, {"1": 1.0})),
-            *({"scales": [1.0], "weights": [1.0], "rows": given} for given in (-1.0, "9", None, [], 10**400)),
+            *({"scales": [1.0], "weights": [1.0], "rows": given} for given in (-1.0, "9", None, [], 10**400, 9)),
             {"scales": [1.0], "weights": [1.0]},
             {"scales": [1.0], "weights": [1.0], "rows": 9.0, "more": 1},
             {"scales": [1.0] * 1000, "weights": [0.001] * 1000, "rows": 9.0},
@@ -251,6 +252,17 @@ def test_tensors_that_make_no_sense_are_refused(path: Path, saved: Path, name: s
     storage.save(path, KIND, tensors, metadata)
     with pytest.raises(FileFormatError):
         DeepBasisRegressor.load(path)
+
+
+def test_a_classifiers_noise_is_in_no_file(path: Path) -> None:
+    """It is 1: only its size relative to the latent numbers counts. With -1 probabilities were not finite."""
+    small_classifier().fit(*three()).save(path)
+    tensors, metadata = storage.load(path, KIND)
+    assert not any("likelihood" in name for name in tensors)
+    one = {"member/1/likelihood.one": torch.tensor(-1.0, dtype=tensors["member/1/mean"].dtype)}
+    storage.save(path, KIND, {**tensors, **one}, metadata)
+    with pytest.raises(FileFormatError, match="parameters are not those of its method"):
+        DeepBasisClassifier.load(path)
 
 
 def test_predictions_that_overflow_are_an_error(saved: Path) -> None:

@@ -77,6 +77,9 @@ class Calibration:
         scales, weights = found["scales"], found["weights"]
         if not isinstance(scales, list) or not isinstance(weights, list):
             raise ValueError("its calibration is not of lists")
+        others = [number for name, number in found.items() if name not in ("scales", "weights")]
+        if not all(type(number) is float for number in (*scales, *weights, *others)):
+            raise ValueError("its calibration is not of numbers")
         return cls(**{**found, "scales": tuple(scales), "weights": tuple(weights)})
 
     @property

@@ -94,7 +94,7 @@ class ClassLikelihood(nn.Module):
                 "DeepBasisClassifier trains with; use that"
             )
         self.latents = 1 if classes == 2 else classes
-        self.register_buffer("one", torch.ones(()))
+        self.register_buffer("one", torch.ones((), device="cpu"), persistent=False)  # no file can have another
 
     def noise(self) -> Float[Tensor, ""]:
         return self.one
