@@ -27,7 +27,22 @@ MODELS: dict[str, dict[str, Any]] = {
     "embedded": {"embedding": "piecewise-linear", "calibrate": False},
     "promising": {"calibrate": "conformal"},
     "dnn": {"method": "dnn"},
+    "periodic": {"embedding": "periodic"},
+    "noisy": {"noise": "input"},
+    "student": {"likelihood": "student"},
+    "warped": {"target": "auto"},
+    "ordinal": {"target": "ordinal"},
+    "count": {"target": "count"},
+    "outputs": {},
 }
+
+
+def table(name: str) -> tuple[Any, Any]:
+    """Rows and the target that a model is for."""
+    X, y = numbers() if name == "sv-rbf" else mixed()
+    levels = np.argsort(np.argsort(y)) // 10.0  # 0 to 5, as often each
+    others = {"warped": np.exp(y), "ordinal": levels + 1.0, "count": levels, "outputs": np.stack([y, levels], 1)}
+    return X, others.get(name, y)
 
 
 def predictions(model: DeepBasisRegressor, X: Any) -> list[Any]:
@@ -57,7 +72,7 @@ def test_a_forged_model_is_refused_or_predicts(
     tmp_path: Path, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     """It may have other columns, which is an `InputError`, or weights that do not fit together: `NumericalError`."""
-    X, y = numbers() if name == "sv-rbf" else mixed()
+    X, y = table(name)
     path = tmp_path / "model.safetensors"
     small(**MODELS[name]).fit(X, y).save(path)
     tensors, metadata = storage.load(path, KIND)
