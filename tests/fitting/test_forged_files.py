@@ -17,7 +17,7 @@ from deepbasis import DeepBasisClassifier, DeepBasisRegressor, storage
 from deepbasis.errors import FileFormatError, NumericalError
 from deepbasis.fitting.fitted import KIND
 from support.classifiers import small_classifier, three
-from support.model_files import Metadata, forged
+from support.model_files import Metadata, forged, numbers, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -251,6 +251,26 @@ def test_tensors_that_make_no_sense_are_refused(path: Path, saved: Path, name: s
     WRONG_TENSORS[name](tensors)
     storage.save(path, KIND, tensors, metadata)
     with pytest.raises(FileFormatError):
+        DeepBasisRegressor.load(path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("mean", 1e150), ("mean", -9.0), ("scale", 1e3)])
+def test_a_discrete_target_has_the_mean_and_scale_of_its_values(path: Path, key: str, value: float) -> None:
+    X, y = numbers()
+    small(target="ordinal").fit(X, (y > y.mean()) + 1.0 * (y > 0.9)).save(path)
+    tensors, metadata = storage.load(path, KIND)
+    put("target", key, value=value)(metadata)
+    storage.save(path, KIND, tensors, metadata)
+    with pytest.raises(FileFormatError, match=r"mean and scale, .* are not those of its values"):
+        DeepBasisRegressor.load(path)
+
+
+def test_a_noise_that_predictions_bound_must_be_finite_too(path: Path) -> None:
+    small(noise="input").fit(*numbers()).save(path)
+    tensors, metadata = storage.load(path, KIND)
+    changed("member/0/likelihood.raw", lambda t: torch.full_like(t, 1e9))(tensors)
+    storage.save(path, KIND, tensors, metadata)
+    with pytest.raises(FileFormatError, match="or its noise, are not finite"):
         DeepBasisRegressor.load(path)
 
 

@@ -326,9 +326,10 @@ def _model(architecture: Architecture, columns: int, state: dict[str, Tensor]) -
     if not all(bool((value.abs() <= LARGEST).all()) for value in state.values()):
         raise ValueError(f"it has parameters that are not finite, or beyond {LARGEST:g}")
     model.load_state_dict(state, assign=True)
-    with torch.no_grad():  # logarithms among them are too large long before
-        if not _is_finite(model.predict(torch.tensor([[0.0], [1.0], [-1.0]], dtype=dtype).expand(3, columns))):
-            raise ValueError("its predictions are not finite")
+    with torch.no_grad():  # logarithms among them are too large long before; predictions may bound the noise
+        some = torch.tensor([[0.0], [1.0], [-1.0]], dtype=dtype).expand(3, columns)
+        if not (_is_finite(model.predict(some)) and bool(model.noise().isfinite().all())):
+            raise ValueError("its predictions, or its noise, are not finite")
     return model
 
 

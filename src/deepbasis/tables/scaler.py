@@ -194,8 +194,14 @@ class TargetScaler:
             warp = Several.from_state(warp)
         elif warp is not None and warp["kind"] == RATE:
             warp = Rate.from_state(warp)
+        elif warp is not None and warp["kind"] in KINDS:
+            warp = Steps.from_state(warp)
+            low, high = warp.forward(torch.tensor(warp.values, dtype=torch.float64)[[0, -1]]).tolist()
+            rounding = 1e-9 * max(1.0, -low, high)
+            if not low - rounding <= numbers[0] <= high + rounding or numbers[1] > max(1.0, high - low):
+                raise FileFormatError(f"the target's mean and scale, {numbers}, are not those of its values")
         elif warp is not None:
-            warp = Steps.from_state(warp) if warp["kind"] in KINDS else warp_from_state(warp)
+            warp = warp_from_state(warp)
         return cls(numbers[0], numbers[1], warp)
 
 
