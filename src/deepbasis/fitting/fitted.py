@@ -317,8 +317,7 @@ def _model(architecture: Architecture, columns: int, state: dict[str, Tensor]) -
     with torch.device("meta"):
         slope = () if architecture.trend == "none" else (0.0,) * columns
         model = architecture.build(columns, Member(slope=slope))
-    dtype = state["mean"].dtype
-    if dtype not in (torch.float32, torch.float64):
+    if (dtype := state["mean"].dtype) not in (torch.float32, torch.float64):
         raise ValueError(f"its parameters are {dtype}")
     expected = {name: (value.shape, dtype) for name, value in model.state_dict().items()}
     if expected != {name: (value.shape, value.dtype) for name, value in state.items()}:

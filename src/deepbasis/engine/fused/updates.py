@@ -118,7 +118,7 @@ def muon(
     past += (g - past) * (1.0 - 0.95)
     tl.store(momentum + place, past)
     u = g + (past - g) * 0.95  # Nesterov's
-    u = u / tl.maximum(tl.sqrt_rn(tl.sum(u * u)), 1e-30)
+    u = u / tl.maximum(tl.sqrt_rn(tl.sum(u * u)), 1e-15)
     for _ in range(5):  # u <- a u + (b u u^T + c (u u^T)^2) u
         square = product(u, tl.trans(u), PRECISION)
         u = 3.4445 * u + product(-4.7750 * square + 2.0315 * product(square, square, PRECISION), u, PRECISION)
