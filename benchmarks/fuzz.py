@@ -31,7 +31,8 @@ KINDS = {
     "tables": "Tables",
     "killed": "SIGKILLs",
 }
-COLUMNS = ("kind", "case", "tried", "refused", "right", "anything_else")
+COUNTS = ("tried", "refused", "right", "anything_else")
+COLUMNS = ("kind", "case", *COUNTS, "revision")
 
 Row = dict[str, str]
 
@@ -64,6 +65,8 @@ def row(kind: str, test: ElementTree.Element) -> Row:
 def write(rows: list[Row]) -> None:
     """In place of the rows of the same kinds."""
     RESULTS.mkdir(parents=True, exist_ok=True)
+    machine = describe()
+    rows = [{**one, "revision": machine["revision"] or ""} for one in rows]
     table, kinds = RESULTS / "table.csv", {one["kind"] for one in rows}
     if table.exists():
         with open(table, newline="", encoding="utf-8") as file:
@@ -73,7 +76,6 @@ def write(rows: list[Row]) -> None:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    machine = describe()
     (RESULTS / "machine.json").write_text(json.dumps(machine, indent=1) + "\n")
     head = "| | tried | refused with a typed error | right | anything else |\n| --- | --- | --- | --- | --- |\n"
     lines = [line(title, [one for one in rows if one["kind"] == kind]) for kind, title in KINDS.items()]
@@ -81,13 +83,13 @@ def write(rows: list[Row]) -> None:
     (RESULTS / "table.md").write_text(
         f"# Forged files and killed processes\n\n{head}{''.join(lines)}\n"
         "Each of the tests, in the same order. `tests/fuzz` says what is right; every second gzipped table is changed\n"
-        "inside, and its checksum made right again.\n\n"
+        "inside, and its checksum made right again. table.csv has the revision that each was run with.\n\n"
         f"{head}{''.join(cases)}\n`python benchmarks/fuzz.py`; {one_line(machine)}\n"
     )
 
 
 def line(title: str, rows: list[Row]) -> str:
-    return f"| {title} | {' | '.join(f'{sum(int(one[name]) for one in rows):,}' for name in COLUMNS[2:])} |\n"
+    return f"| {title} | {' | '.join(f'{sum(int(one[name]) for one in rows):,}' for name in COUNTS)} |\n"
 
 
 def main() -> None:
