@@ -55,6 +55,13 @@ MUTATIONS = [
         "return 1.0 / (0.0 * var + self.noise())",
         "learning",
     ),
+    gp(
+        "learning on: outputs weighted by their noise alone",
+        "outputs",
+        "return 1.0 / (var + self.noises())",
+        "return 1.0 / (0.0 * var + self.noises())",
+        "learning",
+    ),
     gp("learning on: no prior", "learning", "found.projection + ridge *", "found.projection + 0.0 *", "learning"),
     fitting(
         "learning on: new rows are forgotten too",
@@ -96,10 +103,24 @@ MUTATIONS = [
     gp("classes: equal steps for those of the sinh", "classes", "+ torch.cosh(_STRETCH * s).log()", "", "classes"),
     gp("quantiles: a last step that is not small", "quantiles", "_CLOSE = 1e-5", "_CLOSE = 1e-1", "predictive"),
     gp(
+        "cross-conformal: the promise counts no parts",
+        "cross",
+        "(k - 1 + len(sizes)) /",
+        "(k - 1) /",
+        "cross",
+    ),
+    gp(
+        "cross-conformal: one row too few to be outside",
+        "cross",
+        "rows + 1 - outside(",
+        "rows - outside(",
+        "cross",
+    ),
+    gp(
         "conformal: one rank too deep",
         "conformal",
-        "(len(own) + 1) * (1.0 - asked)",
-        "(len(own) + 1) * (1.0 - asked) + 1",
+        "(rows + 1) * (1.0 - asked)",
+        "(rows + 1) * (1.0 - asked) + 1",
         "conformal",
     ),
     fitting(

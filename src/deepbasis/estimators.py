@@ -26,14 +26,13 @@ from deepbasis.fitting.diagnosis import Diagnosis, existing
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.fitting.files import predict_files, prediction_columns, prepare_files
 from deepbasis.fitting.fitted import Fitted
-from deepbasis.fitting.kinds import SHARE
 from deepbasis.fitting.plan import Plan
+from deepbasis.fitting.promise import guaranteed_interval
 from deepbasis.fitting.run import fit_table
 from deepbasis.fitting.spec import Arguments, RunOptions, Spec, arguments, parameters_section
 from deepbasis.fitting.train import Execution, deadline
 from deepbasis.gp.predictive import Predictive
 from deepbasis.tables.table import Table
-from deepbasis.tables.targets import group_names
 from deepbasis.updating import Updating
 
 Floats = NDArray[np.float64]
@@ -238,16 +237,13 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
         """Lower and upper end of the central interval that should hold `coverage` of the targets.
 
         With `guarantee`, after a fit with `calibrate="conformal"`, it does: if a new row and those that the fit set
-        apart are exchangeable, with at least this probability; and for each of the `groups`, if the fit had some.
+        apart are exchangeable, with at least this probability; and for each of the `groups`, if the fit had some. With
+        "cross-conformal" about this share is held, and about 1 - 2 (1 - `coverage`) is promised.
         """
         if not guarantee and groups is None:
             return self.predict_dist(X).interval(coverage)
         check_is_fitted(self)
-        fitted = self.fitted_  # one model, though another thread may update it
-        promise, predicted = fitted.guarantee(), fitted.predict(X).tensors
-        names = None if groups is None else group_names(groups, len(predicted))
-        lower, upper = promise.interval(predicted, SHARE.check("coverage", coverage), names)
-        return lower.numpy(), upper.numpy()
+        return guaranteed_interval(self.fitted_, X, coverage, groups)
 
     def predict_novelty(self, X: Any) -> Floats:
         """For every row a p-value of "a row like those of the fit": low for a row that is unlike them.

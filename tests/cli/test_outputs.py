@@ -57,3 +57,15 @@ def test_what_is_about_one_target_says_so(tables: Path) -> None:
     assert_one_line(run("report", "model", "train.csv", "--out", "page.html"), ["several outputs"])
     assert_one_line(run("predict", "model", "train.csv", "--guarantee"), ["conformal"])
     assert_one_line(run("evaluate", "model", "train.csv", "-t", "u"), ["names of the fit"])
+
+
+def test_an_update_takes_all_targets(tables: Path) -> None:
+    good("fit", "train.csv", "-t", "u", "-t", "v", "--drop", "row", "--out", "model", *SMALL)
+    table = pd.read_csv("train.csv")
+    expected = DeepBasisRegressor.load("model").update(table[["a", "b"]], table[["u", "v"]])
+    said = json.loads(good("update", "model", "train.csv", "--json").stdout)
+    assert said["rows_in_all"] == 300
+    assert {"crps_u", "crps_v"} <= said["before"].keys()
+    found = DeepBasisRegressor.load("model")
+    np.testing.assert_allclose(found.predict(table[["a", "b"]]), expected.predict(table[["a", "b"]]), rtol=1e-9)
+    assert_one_line(run("update", "model", "train.csv", "-t", "u"), ["names of the fit"])

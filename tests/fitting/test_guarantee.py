@@ -11,6 +11,7 @@ import torch
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import InputError
 from deepbasis.fitting.data import TableData
+from deepbasis.fitting.promise import promise_of
 from deepbasis.fitting.spec import Spec
 from deepbasis.gp.conformal import Conformal
 from deepbasis.tables.table import Table, set_apart
@@ -82,7 +83,7 @@ def test_what_was_not_asked_for_in_the_fit_is_refused(model: DeepBasisRegressor)
         model.predict_interval(X, guarantee=True, groups=[1] * 60)
     with pytest.raises(InputError, match="from 99 rows on: 15 were set apart"):
         conformal().fit(X, y).predict_interval(X, 0.99, guarantee=True)
-    with pytest.raises(InputError, match="'auto' or 'conformal'"):
+    with pytest.raises(InputError, match="'auto', 'conformal' or 'cross-conformal'"):
         small(calibrate="perhaps").fit(X, y)
 
 
@@ -116,7 +117,8 @@ def streamed(tmp_path: Path, **more: Any) -> DeepBasisRegressor:
 
 def test_a_streamed_fit_sets_half_of_its_held_out_rows_apart(tmp_path: Path) -> None:
     found = streamed(tmp_path)
-    assert len(found.fitted_.guarantee().depths) == 100
+    assert found.fitted_.conformal is not None
+    assert len(found.fitted_.conformal.depths) == 100
     X, y = easy(2_000, seed=1)
     lower, upper = found.predict_interval(pd.DataFrame(X, columns=["a", "b", "c"]), 0.8, guarantee=True)
     assert 0.68 < np.mean((lower <= y) & (y <= upper)) < 0.92  # three spreads of a promise from 100 rows
@@ -144,7 +146,8 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_promise_that_makes_no_sense_is_refused(model: DeepBasisRegressor, name: str) -> None:
-    promise = model.fitted_.guarantee()
+    promise = promise_of(model.fitted_)
+    assert isinstance(promise, Conformal)
     with pytest.raises(InputError):
         Conformal(*WRONG[name](promise.depths, promise.group))
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from deepbasis import DeepBasisRegressor, scoring, storage
@@ -178,3 +179,62 @@ def test_a_forged_file_is_refused(fitted, tmp_path):
         write(tmp_path / "forged.safetensors", KIND, tensors, record)
         with pytest.raises(FileFormatError):
             DeepBasisRegressor.load(tmp_path / "forged.safetensors")
+
+
+# ---- learning on -----------------------------------------------------------------------------------------------------
+
+
+def changed(rows: int, seed: int) -> tuple[NDArray[np.float64], pd.DataFrame]:
+    """The same with another effect of both columns, and residuals that go the other way."""
+    X, y = two(rows, seed)
+    rng = np.random.default_rng(seed + 100)
+    e = rng.normal(size=(rows, 2)) @ np.linalg.cholesky([[1.0, -0.8], [-0.8, 1.0]]).T
+    return X, y.assign(heat=46.0 + 2.0 * np.sin(X[:, 0]) + 2.0 * e[:, 0], cost=3.0 - X[:, 1] + 0.8 * e[:, 1])
+
+
+@pytest.mark.slow
+def test_all_outputs_learn_on():
+    """Means, calibration and correlation follow rows that have changed; most of what a new fit gains is gained."""
+    X, y = two(300)
+    model = several(epochs=20).fit(X, y)
+    new, y_new = changed(600, 1)
+    later, y_later = changed(500, 2)
+    before = model.evaluate(later, y_later)
+    again = several(epochs=20).fit(new, y_new).evaluate(later, y_later)
+    for first in range(0, 600, 150):
+        model.update(new[first : first + 150], y_new[first : first + 150], forget=0.5)
+    after = model.evaluate(later, y_later)
+    assert model.rows_ == 900
+    for score in ("nll", "crps_heat", "crps_cost"):
+        assert before[score] - after[score] > 0.7 * (before[score] - again[score]) > 0, score
+    assert model.predict_dist(later).correlation[0, 1] < -0.2
+    assert after["coverage_95"] > 0.9
+
+
+def test_an_update_knows_outputs_by_name_and_a_file_keeps_what_it_goes_on_from(tmp_path):
+    X, y = two(300)
+    model = several(epochs=2).fit(X[:200], y[:200])
+    model.save(tmp_path / "model.safetensors")
+    again = DeepBasisRegressor.load(tmp_path / "model.safetensors")
+    model.update(X[200:], y[200:])
+    again.update(X[200:], y[200:][["cost", "heat"]])
+    np.testing.assert_array_equal(model.predict(X, return_std=True), again.predict(X, return_std=True))
+    with pytest.raises(InputError, match="no column 'cost'"):
+        model.update(X[200:], y[200:].rename(columns={"cost": "price"}))
+    with pytest.raises(InputError, match="2 columns"):
+        model.update(X[200:], y[200:]["heat"])
+
+
+def test_the_correlation_of_a_calibration_goes_on():
+    """By as many rows as it rests on: two halves give what the whole gives, apart from scales that move less."""
+    from deepbasis.gp.outputs import Outputs, calibrate_outputs
+    from deepbasis.gp.predictive import Gaussian
+
+    rng = np.random.default_rng(0)
+    y = torch.from_numpy(rng.normal(size=(600, 2)) @ np.linalg.cholesky([[1.0, 0.6], [0.6, 1.0]]).T)
+    said = Outputs(tuple(Gaussian(torch.zeros(600).double(), torch.ones(600).double()) for _ in range(2)))
+    whole = calibrate_outputs(said, y, scales=False)
+    half = calibrate_outputs(said[:300], y[:300], scales=False)
+    found = calibrate_outputs(said[300:], y[300:], scales=False, before=half)
+    assert whole.rows == found.rows == 610.0
+    close(found.correlation, whole.correlation, rtol=0.02)

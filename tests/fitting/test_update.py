@@ -289,8 +289,6 @@ def test_what_cannot_learn_on_says_so() -> None:
     counts = np.random.default_rng(0).poisson(2.0, 60)
     with pytest.raises(InputError, match="PoissonLikelihood"):
         small(likelihood="poisson", epochs=1).fit(X, counts).update(X, counts)
-    with pytest.raises(InputError, match="several outputs"):
-        small(epochs=1).fit(X, np.stack([y, y + X[:, 0]], 1)).update(X, np.stack([y, y], 1))
     with pytest.raises(InputError, match="InputNoiseLikelihood"):
         small(epochs=1, noise="input").fit(X, y).update(X, y)
     assert not hasattr(DeepBasisClassifier, "partial_fit")

@@ -27,6 +27,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "sv-rbf": {"method": "sv-rbf", "objective": "mml", "members": 1, "epochs": 3},
     "embedded": {"embedding": "piecewise-linear", "calibrate": False},
     "promising": {"calibrate": "conformal"},
+    "crossing": {"calibrate": "cross-conformal", "members": 1},
     "dnn": {"method": "dnn"},
     "periodic": {"embedding": "periodic"},
     "noisy": {"noise": "input"},

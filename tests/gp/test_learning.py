@@ -13,6 +13,7 @@ from deepbasis.gp.exact import Statistics
 from deepbasis.gp.intervals import IntervalLikelihood
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
+from deepbasis.gp.outputs import OutputsLikelihood
 from deepbasis.gp.student import StudentLikelihood
 
 ROWS, RANK = 80, 12
@@ -149,3 +150,59 @@ def test_sums_without_a_solution_are_an_error_and_so_is_a_likelihood_that_cannot
         learning.moved(model(), wrong, 0.0, posterior=False)
     with pytest.raises(InputError, match="PoissonLikelihood"):
         learning.check_learns(model(likelihood="poisson"))
+
+
+# ---- several outputs -------------------------------------------------------------------------------------------------
+
+
+def several() -> tuple[DeepBasisGP, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Three outputs of different noise, each with a q(w) of its own."""
+    one = model(likelihood=lambda noise: OutputsLikelihood(noise, outputs=3))
+    draws = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        one.likelihood.raw.copy_(torch.tensor([-3.0, -1.0, 0.5]))
+        one.posterior.log_diagonal.add_(0.3 * torch.randn(3, RANK, generator=draws, dtype=torch.float64))
+    x, y, weight = data()
+    return one, x, torch.stack([y, y.square(), x[:, 1] - y], 1), weight
+
+
+def test_of_several_outputs_each_goes_where_the_objective_is_stationary_at_once() -> None:
+    one, x, y, weight = several()
+    beta, L = 0.5, one.posterior.L()
+    _, sums = learning.look(one, x, y, weight, posterior=False)
+    found = learning.moved(one, sums, beta, posterior=False)
+    for made, bound in ((one, 1e-3), (found, 1e-10)):
+        loss = objectives.dppgp(made, x, y, float(weight.sum()), 0.0, beta, weight)
+        (gradient,) = torch.autograd.grad(loss, made.posterior.m)
+        assert (float(gradient.norm()) < 1e-10) == (bound == 1e-10)
+    torch.testing.assert_close(found.posterior.L(), L, rtol=0, atol=0)
+
+
+def test_of_several_outputs_a_posterior_is_that_of_each_alone() -> None:
+    """Dense algebra for each, with its own noise; from sums of its rows, and from q(w) itself."""
+    one, x, y, weight = several()
+    _, sums = learning.look(one, x, y, weight, posterior=True)
+    found = learning.moved(one, sums, 0.0, posterior=True)
+    with torch.no_grad():
+        Phi, noises, L = one.basis(x), one.likelihood.noises(), found.posterior.L()
+        for k in range(3):
+            precision = torch.eye(RANK, dtype=torch.float64) + Phi.mT @ (weight[:, None] * Phi) / noises[k]
+            m = torch.linalg.solve(precision, Phi.mT @ (weight * (y[:, k] - one.mean[k])) / noises[k])
+            torch.testing.assert_close(found.posterior.m[k], m, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(L[k] @ L[k].mT, torch.linalg.inv(precision), rtol=1e-9, atol=1e-9)
+    again = learning.start_from(found)
+    torch.testing.assert_close(again.gram, sums.gram, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(again.projection, sums.projection, rtol=1e-8, atol=1e-8)
+
+
+def test_sums_of_several_outputs_are_kept_as_triangles() -> None:
+    one, x, _, weight = several()
+    known = learning.start(one, learning.of_fit(one, x, weight), beta=0.5)
+    still = learning.moved(one, known, 0.5, posterior=False)
+    torch.testing.assert_close(still.posterior.m, one.posterior.m, rtol=1e-9, atol=1e-9)
+    packed = learning.packed(known)
+    for mine, other in zip(learning.unpacked(packed, RANK, 3), known, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-15, atol=1e-15)
+    for outputs in (0, 2):
+        with pytest.raises(ValueError, match="sums"):
+            learning.unpacked(packed, RANK, outputs)

@@ -116,7 +116,8 @@ def test_held_out_rows_give_the_correlation_and_each_calibration():
     plain = calibrate_outputs(predicted, y, scales=False)
     assert plain.each == ()
     assert plain.apply(predicted).each == predicted.each
-    assert OutputsCalibration.from_state({"each": [], "correlation": [list(row) for row in plain.correlation]}) == plain
+    state = {"each": [], "correlation": [list(row) for row in plain.correlation], "rows": plain.rows}
+    assert OutputsCalibration.from_state(state) == plain
 
 
 def test_outputs_that_are_copies_keep_a_correlation_with_an_inverse():

@@ -209,6 +209,8 @@ def _check_options(options: RunOptions, train: str, out: str | None) -> None:
 
 
 def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], notes: list[str], as_json: bool) -> None:
+    from deepbasis.fitting.promise import in_words
+
     architecture, scores = fitted.architecture, fitted.validation
     members, columns = len(fitted.models), len(fitted.preprocessor.encodings)
     if as_json:
@@ -225,6 +227,7 @@ def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], note
                 "alpha": fitted.alpha,
                 "beta": fitted.beta,
                 "validation": scores,
+                "promise": in_words(fitted) or None,
                 "diagnosis": None if fitted.diagnosis is None else asdict(fitted.diagnosis),
                 "notes": notes,
                 "warnings": warned,
@@ -244,5 +247,7 @@ def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], note
         f"validation: NLL {scores['nll']:.4g}, CRPS {scores['crps']:.4g}, MAE {scores['mae']:.4g}, "
         f"{100 * scores['coverage_95']:.1f} % of the targets in their 95 % intervals"
     )
+    if promise := in_words(fitted):
+        typer.echo(promise)
     if fitted.diagnosis is not None:
         typer.echo(str(fitted.diagnosis))

@@ -65,7 +65,7 @@ def predict(
         bool,
         typer.Option(
             "--guarantee",
-            help="An interval that holds the share it promises; needs fit --calibrate conformal.",
+            help="An interval that holds the share it promises; needs fit --calibrate conformal or cross-conformal.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,

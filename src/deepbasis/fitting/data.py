@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from deepbasis.engine.batches import Rows
 from deepbasis.errors import InputError, warn_of_table
-from deepbasis.fitting.apart import Apart
+from deepbasis.fitting.apart import MOST_APART, Apart
 from deepbasis.fitting.decide import hold_out, needs_line, scaling
 from deepbasis.fitting.held_out import Fold, limit_copies
-from deepbasis.fitting.kinds import CONFORMAL
+from deepbasis.fitting.kinds import CONFORMAL, CROSS
 from deepbasis.fitting.novelty import Novelty
 from deepbasis.fitting.plan import Facts, Plan
 from deepbasis.fitting.spec import OUTPUTS, Spec
@@ -28,13 +28,14 @@ from deepbasis.tables.labels import Labels
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise
 from deepbasis.tables.scaler import TargetScaler
-from deepbasis.tables.table import Table, fold_masks, held_out_mask, row_labels, set_apart
+from deepbasis.tables.table import Table, fold_masks, held_out_mask, parts, row_labels, set_apart
 from deepbasis.tables.targets import check_precision, group_names
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _CPU = torch.device("cpu")
+_PARTS = 5  # of the rows, for a cross-conformal promise: that many more fits
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ class TableData:
     row_numbers: NDArray[np.int64] | None = None
     """Of the encoded rows in the table, where some were left out."""
     apart: Apart | None = None
+    """Rows that nothing of the fit sees."""
+    without: tuple[TableData, ...] = ()
+    """Of a cross-conformal promise: the same without each part of the rows in turn, which it sets apart."""
 
     @classmethod
     def read(
@@ -78,11 +82,33 @@ class TableData:
     @classmethod
     def of(cls, spec: Spec, given: Table, validation: Callable[[Preprocessor], Table] | None = None) -> TableData:
         """`validation` reads rows to validate on as columns of the same kinds."""
+        rows = len(given.weighted())
+        if spec.calibrate != CROSS:
+            return cls._of(spec, given, validation, set_apart(rows) if spec.calibrate == CONFORMAL else None)
+        if not 2 * _PARTS <= rows <= _PARTS * MOST_APART:
+            raise InputError(
+                f"calibrate='cross-conformal' is for {2 * _PARTS} to {_PARTS * MOST_APART:,} rows, got {rows:,}: take "
+                "'conformal'"
+            )
+        found = cls._of(spec, given, validation)
+        without = tuple(cls._of(spec, given, validation, out) for out in parts(rows, _PARTS))
+        for one in without:
+            _check_read_alike(one.preprocessor, found.preprocessor)
+        return replace(found, without=without)
+
+    @classmethod
+    def _of(
+        cls,
+        spec: Spec,
+        given: Table,
+        validation: Callable[[Preprocessor], Table] | None = None,
+        out: Mask | None = None,
+    ) -> TableData:
+        """`out` are rows of positive weight to set apart."""
         table, scale = given.weighted(), scaling(spec)
         numbers = None if table is given or given.weight is None else np.flatnonzero(given.weight > 0)
         away = None
-        if spec.calibrate == CONFORMAL:
-            out = set_apart(len(table))
+        if out is not None:
             numbers = np.flatnonzero(~out) if numbers is None else numbers[~out]
             away, table = table.rows(out), table.rows(~out).weighted()
         meant = recognise(table.names, table.columns, spec.columns, table.decimal)
@@ -227,6 +253,18 @@ def _observed(target: TargetScaler, table: Table, censored: bool) -> Floats:
         return target.transform(table.y)
     bounds = np.stack([table.y, table.y], 1) if table.bounds is None else table.bounds
     return target.bounded(table.y, bounds)
+
+
+def _check_read_alike(some: Preprocessor, whole: Preprocessor) -> None:
+    """New rows come as one table: what a cell of it means must not depend on which rows were left out."""
+    if some.reads_as(whole):
+        return
+    pairs = zip(whole.names, some.encodings, whole.encodings, strict=True)
+    name = next(name for name, one, other in pairs if (one.kind, one.rule) != (other.kind, other.rule))
+    raise InputError(
+        f"calibrate='cross-conformal': column '{name}' would be read in another way without some of the rows; say what "
+        f"it is with columns={{'{name}': ...}}"
+    )
 
 
 def _apart(table: Table, preprocessor: Preprocessor) -> Apart:

@@ -8,7 +8,7 @@ from typing import Any
 from deepbasis.engine import device as devices
 from deepbasis.engine.settings import Settings
 from deepbasis.errors import InputError
-from deepbasis.fitting.kinds import AUTO, CLASSES, CONFORMAL
+from deepbasis.fitting.kinds import AUTO, CLASSES, PROMISING
 from deepbasis.fitting.plan import Architecture, Candidate, Facts, HoldOut, Plan, Widening
 from deepbasis.fitting.recipe import (
     FLOAT64_ROWS,
@@ -88,9 +88,9 @@ def needs_line(spec: Spec, rows: int) -> bool:
 
 def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     recipe = RECIPES[spec.recipe]
-    if spec.calibrate == CONFORMAL:  # that concerns rows that no candidate sees
+    if spec.calibrate in PROMISING:  # that concerns rows that no candidate sees
         if facts.classes:
-            raise InputError("calibrate='conformal' is for intervals of numbers, and the target is classes")
+            raise InputError(f"calibrate={spec.calibrate!r} is for intervals of numbers, and the target is classes")
         spec = replace(spec, calibrate=AUTO)
     objective = spec.objective or METHODS[method_of(spec)].objective
     if facts.edges and objective not in (EXACT, "mse"):

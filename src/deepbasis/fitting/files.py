@@ -28,10 +28,11 @@ from deepbasis.fitting.data import TableData
 from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.distribution import PredictiveDistribution, scores
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
-from deepbasis.fitting.kinds import SHARE
+from deepbasis.fitting.kinds import CROSS, SHARE
 from deepbasis.fitting.novelty import Watch
 from deepbasis.fitting.outputs import distribution_of
 from deepbasis.fitting.plan import Plan
+from deepbasis.fitting.promise import guaranteed, promise_of
 from deepbasis.fitting.run import fit_stream, fit_table
 from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.streams import StreamData
@@ -121,6 +122,10 @@ def prepare_files(
     if streamed:
         if spec.time_limit is not None:
             raise InputError("time_limit is for tables in memory: of a stream max_steps limits the work")
+        if spec.calibrate == CROSS:
+            raise InputError(
+                f"calibrate='cross-conformal' is for tables in memory, and {source.name} is streamed: take 'conformal'"
+            )
         stream = StreamData.of(spec, source, roles, aside, limit, team)
         for note in stream.preprocessor.notes:
             say(note)
@@ -138,7 +143,7 @@ def prepare_files(
 
     def fit() -> Fitted:
         with source.located():
-            return replace(fit_table(spec, plan, resident, execution), target_name=name)
+            return replace(fit_table(spec, plan, resident, execution, options.max_steps), target_name=name)
 
     return plan, fit
 
@@ -207,9 +212,7 @@ def evaluate_file(
     fitted: Fitted, data: Any, target: str | None = None, lower: str | None = None, upper: str | None = None
 ) -> tuple[int, dict[str, float]]:
     """The number of rows of one file, and the scores of their predictions; the model may know its target's name."""
-    if fitted.target.outputs and target is not None:
-        raise InputError("target is for a model of one: the outputs of this one have the names of the fit")
-    targets = fitted.target.outputs or (fitted.target_column(target),)
+    targets = _targets(fitted, target)
     columns = [column for column in (*targets, lower, upper) if column is not None]
     beside = [] if fitted.preprocessor.input_columns else columns  # of an array: all columns but these
     source = open_inputs(data, fitted.preprocessor, beside)
@@ -219,6 +222,12 @@ def evaluate_file(
     predicted = fitted.predict_encoded(encode(block) for block in source.all_blocks(encode.names, ROWS_AT_A_TIME))
     encode.odd.warn(source.name)
     return len(y), scores(predicted, y, bounds, outputs=fitted.target.outputs)
+
+
+def _targets(fitted: Fitted, target: str | None) -> tuple[str, ...]:
+    if fitted.target.outputs and target is not None:
+        raise InputError("target is for a model of one: the outputs of this one have the names of the fit")
+    return fitted.target.outputs or (fitted.target_column(target),)
 
 
 def update_file(
@@ -234,7 +243,9 @@ def update_file(
 ) -> tuple[Fitted, Scores]:
     """What the model is after more rows, of a table in files, which are read piece by piece."""
     check_learns(fitted)
-    roles = Roles([], fitted.target_column(target), weight, groups, lower=lower, upper=upper)
+    targets = _targets(fitted, target)
+    outputs = targets if len(targets) > 1 else ()
+    roles = Roles([], targets[0], weight, groups, lower=lower, upper=upper, outputs=outputs)
     beside = [] if fitted.preprocessor.input_columns else roles.columns
     source = open_inputs(data, fitted.preprocessor, beside)
     source.check_rows()
@@ -280,23 +291,25 @@ def part_files(
     encode = _Encode(fitted, input_names(source, fitted.preprocessor, ids), odd or OddCells())
     of_one = columns.of_each if isinstance(columns, OutputColumns) else columns
     if isinstance(of_one, PredictionColumns) and of_one.guarantee and of_one.coverage is not None:
-        fitted.guarantee().level(of_one.coverage)  # refused before anything is predicted
+        promise_of(fitted).promise(of_one.coverage)  # refused before anything is predicted
     outputs = max(1, len(fitted.target.outputs))
     components = outputs * len(fitted.models) * (1 if fitted.calibration is None else len(fitted.calibration.scales))
+    components *= 1 + len(fitted.folds)
     numbers = fitted.preprocessor.width + 4 * components + len(columns.names)
     budget = Budget.of(parse_memory(memory), source.open_bytes)
     budget = replace(budget, room=min(budget.room, budget.left))  # blocks of any size give the same predictions
     sizes = budget.sizes(source.row_bytes, len(source.names), numbers, 8)
 
-    def guaranteed(found: PredictiveDistribution, coverage: float) -> list[NDArray[np.float64]]:
-        return [end.numpy() for end in fitted.guarantee().interval(found.tensors, coverage)]
+    def promised(block: FileBlock, found: PredictiveDistribution, coverage: float) -> list[NDArray[np.float64]]:
+        ends = guaranteed(fitted, found.tensors, lambda one: [_Encode(one, encode.names)(block)], coverage)
+        return [end.numpy() for end in ends]
 
     def predict(block: FileBlock) -> list[NDArray[np.float64]]:
         x = encode(block)
         if watch is not None:
             watch.look(x)
         found = distribution_of(fitted.target, fitted.predict_encoded([x]), fitted.device)
-        return columns.numbers(found, lambda: fitted.novelty.p_values(x).numpy(), partial(guaranteed, found))
+        return columns.numbers(found, lambda: fitted.novelty.p_values(x).numpy(), partial(promised, block, found))
 
     return PartFiles(source, encode.names, predict, columns, ids, fitted.fingerprint, sizes.block_rows, progress)
 

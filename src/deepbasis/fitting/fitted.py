@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from deepbasis import __version__, storage
-from deepbasis.engine.checks import LARGEST, read_history
-from deepbasis.engine.members import Ensemble, Member
+from deepbasis.engine.checks import read_history
+from deepbasis.engine.members import Ensemble
 from deepbasis.errors import FileFormatError, InputError, NumericalError, check_number, check_positive_int
 from deepbasis.fitting import distance as far
 from deepbasis.fitting.apart import Apart
@@ -27,23 +27,24 @@ from deepbasis.fitting.kinds import WARP
 from deepbasis.fitting.novelty import Novelty, Watch
 from deepbasis.fitting.outputs import distribution_of, output_noises
 from deepbasis.fitting.plan import Architecture, Plan
+from deepbasis.fitting.saved import is_finite, member_model, read_name, read_texts
 from deepbasis.fitting.spec import Spec
 from deepbasis.gp import learning
 from deepbasis.gp.calibration import Calibration
-from deepbasis.gp.classes import Classes
 from deepbasis.gp.conformal import Conformal
 from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.exact import Statistics
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.outputs import Outputs, OutputsCalibration
-from deepbasis.gp.predictive import GaussianMixture, Predictive
+from deepbasis.gp.predictive import Predictive
 from deepbasis.gp.warped import Warped
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.scaler import Several, TargetScaler
 from deepbasis.tables.targets import check_bounds, check_weight
 
 KIND = "model"
+MOST_FOLDS = 64
 
 ROWS_AT_A_TIME = 65_536
 
@@ -79,6 +80,8 @@ class Fitted:
     """From rows that nothing else of the fit has seen, if it was asked for."""
     apart: Apart | None = None
     """These rows."""
+    folds: tuple[Fitted, ...] = ()
+    """Of a cross-conformal promise: fits without one part of the rows each, which that part is the promise of."""
     statistics: tuple[Statistics, ...] = ()
     """Sums over the rows of each member, from which `update` goes on; none if it cannot."""
     distance: far.Distance | None = None
@@ -123,7 +126,7 @@ class Fitted:
         predicted = first.followed_by(others) if others else first
         found = self.target.distribution(predicted)
         unwarped = found.base if isinstance(found, Warped | Discrete) else found
-        if not _is_finite(predicted if isinstance(predicted, Outputs) else unwarped):
+        if not is_finite(predicted if isinstance(predicted, Outputs) else unwarped):
             raise NumericalError("some predictions are not finite: parameters of the model are too large; fit it again")
         return found
 
@@ -140,11 +143,6 @@ class Fitted:
                 watch.warn()
                 return found.numpy()
         return self.predict(X).mean  # or the error that says why there is none
-
-    def guarantee(self) -> Conformal:
-        if self.conformal is None:
-            raise InputError("guarantee needs rows that the fit has not seen: fit with calibrate='conformal'")
-        return self.conformal
 
     def p_values(self, X: Any) -> NDArray[np.float64]:
         """Of "a row like those of the fit", for every row of a table."""
@@ -205,9 +203,9 @@ class Fitted:
     def fingerprint(self) -> str:
         """Differs between models that predict differently."""
         tensors, metadata = self._contents()
-        parts = ("architecture", "preprocessing", "target", "calibration", "conformal", "distance")
+        parts = ("architecture", "preprocessing", "target", "calibration", "conformal", "distance", "folds")
         named = {name: metadata[name] for name in parts if name in metadata}
-        return storage.digest({k: v for k, v in tensors.items() if not k.startswith("history/")}, named)
+        return storage.digest({k: v for k, v in tensors.items() if "history/" not in k}, named)
 
     def _contents(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, beyond = far.contents(self.distance)
@@ -221,6 +219,9 @@ class Fitted:
             tensors |= {f"apart/0/{name}": value for name, value in self.apart.tensors().items()}
         for k, sums in enumerate(self.statistics):
             tensors |= {f"learned/{k}/{name}": value for name, value in learning.packed(sums).items()}
+        without = [fold._contents() for fold in self.folds]
+        for k, (parts, _) in enumerate(without):
+            tensors |= {f"fold/{k}/{name}": value for name, value in parts.items()}
         spec = dict(vars(self.spec))
         if not isinstance(spec["random_state"], int | None):
             spec["random_state"] = None  # a generator's state is not part of the model
@@ -238,6 +239,7 @@ class Fitted:
             "target": self.target.state(),
             "calibration": None if self.calibration is None else asdict(self.calibration),
             "conformal": None if self.conformal is None else self.conformal.groups,
+            "folds": [described for _, described in without],
             "diagnosis": None if self.diagnosis is None else asdict(self.diagnosis),
             "alpha": self.alpha,
             "beta": self.beta,
@@ -268,6 +270,7 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
     others = ("novelty", "conformal", "apart", "distance")
     novelty, promise, apart, beyond = (grouped.pop(f"{part}/0", None) for part in others)
     preprocessor = Preprocessor.from_state(metadata["preprocessing"])
+    folds = _folds(grouped, metadata["folds"], preprocessor, device)
     members = check_positive_int("members", metadata["members"])
     everyone = range(min(members, len(grouped)))
     parts = ("member", "history", *(["learned"] if "learned/0" in grouped else []))
@@ -279,7 +282,7 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
     if len(target.outputs) != architecture.outputs:
         raise ValueError(f"its target has {len(target.outputs)} outputs, its members {architecture.outputs}")
     calibration = (OutputsCalibration if target.outputs else Calibration).from_state(metadata["calibration"])
-    models = tuple(_model(architecture, preprocessor.width, grouped[f"member/{k}"]) for k in everyone)
+    models = tuple(member_model(architecture, preprocessor.width, grouped[f"member/{k}"]) for k in everyone)
     conformal = Conformal.restored(promise, metadata["conformal"])
     return Fitted(
         spec=spec,
@@ -300,51 +303,27 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
         diagnosis=Diagnosis.from_state(metadata["diagnosis"]),
         conformal=conformal,
         apart=Apart.restored(apart, preprocessor.width, conformal),
+        folds=folds,
         statistics=tuple(
-            learning.unpacked(grouped[f"learned/{k}"], models[k].posterior.rank) for k in everyone if len(parts) > 2
+            learning.unpacked(grouped[f"learned/{k}"], models[k].posterior.rank, architecture.outputs)
+            for k in everyone
+            if len(parts) > 2
         ),
-        distance=far.Distance.restored(beyond, metadata, preprocessor.width, _model),
-        target_name=_name(metadata["target_name"]),
-        versions=_texts(metadata["versions"]),
+        distance=far.Distance.restored(beyond, metadata, preprocessor.width, member_model),
+        target_name=read_name(metadata["target_name"]),
+        versions=read_texts(metadata["versions"]),
     )
 
 
-def _model(architecture: Architecture, columns: int, state: dict[str, Tensor]) -> DeepBasisGP:
-    """A member's model from its parameters, whose shapes are checked against a model on the meta device."""
-    blocks = {name.split(".")[2] for name in state if name.startswith("backbone.blocks.")}
-    if not architecture.is_shallow and len(blocks) != architecture.blocks:
-        raise ValueError(f"{architecture.blocks} blocks were to be there, {len(blocks)} are")
-    with torch.device("meta"):
-        slope = () if architecture.trend == "none" else (0.0,) * columns
-        model = architecture.build(columns, Member(slope=slope))
-    if (dtype := state["mean"].dtype) not in (torch.float32, torch.float64):
-        raise ValueError(f"its parameters are {dtype}")
-    expected = {name: (value.shape, dtype) for name, value in model.state_dict().items()}
-    if expected != {name: (value.shape, value.dtype) for name, value in state.items()}:
-        raise ValueError("its parameters are not those of its method and sizes")
-    if not all(bool((value.abs() <= LARGEST).all()) for value in state.values()):
-        raise ValueError(f"it has parameters that are not finite, or beyond {LARGEST:g}")
-    model.load_state_dict(state, assign=True)
-    with torch.no_grad():  # logarithms among them are too large long before; predictions may bound the noise
-        some = torch.tensor([[0.0], [1.0], [-1.0]], dtype=dtype).expand(3, columns)
-        if not (_is_finite(model.predict(some)) and bool(model.noise().isfinite().all())):
-            raise ValueError("its predictions, or its noise, are not finite")
-    return model
-
-
-def _is_finite(predicted: Predictive) -> bool:
-    if isinstance(predicted, GaussianMixture | Classes):
-        return all(bool(numbers.isfinite().all()) for numbers in (predicted.means, predicted.variances))
-    return bool((predicted.mean.isfinite() & predicted.variance.isfinite()).all())
-
-
-def _name(found: Any) -> str | None:
-    if not isinstance(found, str | None):
-        raise ValueError(f"the name of its target is {found!r}")
+def _folds(
+    grouped: dict[str, dict[str, Tensor]], described: Any, whole: Preprocessor, device: torch.device
+) -> tuple[Fitted, ...]:
+    """The fits without a part of the rows each; their tensors are taken out."""
+    if type(described) is not list or len(described) > MOST_FOLDS:
+        raise ValueError("its fits without some rows are no list, or too many")
+    if any(one["folds"] for one in described):
+        raise ValueError("its fits without some rows have others")
+    found = tuple(_restored(grouped.pop(f"fold/{k}"), one, device) for k, one in enumerate(described))
+    if any(one.conformal is None or not one.preprocessor.reads_as(whole) for one in found) or len(found) == 1:
+        raise ValueError("its fits without some rows promise nothing, or read other columns")
     return found
-
-
-def _texts(found: Any) -> dict[str, str]:
-    if not isinstance(found, Mapping) or not all(isinstance(text, str) for text in found.values()):
-        raise ValueError("its versions are not texts")
-    return dict(found)

@@ -12,7 +12,10 @@ from deepbasis.errors import InputError, check_choice, check_number, check_posit
 from deepbasis.tables.places import MEANINGS
 
 AUTO = "auto"
-CONFORMAL = "conformal"
+CONFORMAL, CROSS = "conformal", "cross-conformal"
+PROMISING = (CONFORMAL, CROSS)
+"""Calibrations that make a promise."""
+
 IDENTITY, LOG, WARP, COUNT, ORDINAL, CLASSES = "identity", "log", "warp", "count", "ordinal", "classes"
 TRANSFORMS = (AUTO, IDENTITY, LOG, WARP, COUNT, ORDINAL, CLASSES)
 """Of the target."""
@@ -105,12 +108,14 @@ def _check_flag(name: str, value: Any) -> bool | str:
 
 
 def _check_calibrate(name: str, value: Any) -> bool | str:
-    if isinstance(value, str) and value == CONFORMAL:
-        return CONFORMAL
+    if isinstance(value, str) and value in PROMISING:
+        return value
     try:
         return _check_flag(name, value)
     except InputError:
-        raise InputError(f"{name} must be True, False, 'auto' or 'conformal', got {value!r}") from None
+        raise InputError(
+            f"{name} must be True, False, 'auto', 'conformal' or 'cross-conformal', got {value!r}"
+        ) from None
 
 
 def _check_device(name: str, value: Any) -> str:
@@ -161,7 +166,10 @@ FLAG = Kind(
     lambda option, text: {"true": True, "false": False}.get(text, text),  # `check` refuses anything else
 )
 CALIBRATE = Kind(
-    _check_calibrate, lambda: 'bool, "auto" or "conformal"', lambda: "auto|true|false|conformal", FLAG.parse
+    _check_calibrate,
+    lambda: 'bool, "auto", "conformal" or "cross-conformal"',
+    lambda: "auto|true|false|conformal|cross-conformal",
+    FLAG.parse,
 )
 ANYTHING = Kind(lambda name, value: value, lambda: 'dict, "balanced" or None', lambda: "")
 """Checked with the data."""

@@ -18,6 +18,7 @@ from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
 from deepbasis.errors import NumericalError, UnfinishedError
 from deepbasis.fitting.data import TableData
+from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.diagnosis import diagnose
 from deepbasis.fitting.distance import AS_GOOD, FEWEST_ROWS, KERNEL_ROWS, Distance, Kernel
 from deepbasis.fitting.fitted import Fitted
@@ -39,8 +40,26 @@ from deepbasis.tables.scaler import TargetScaler
 INTERRUPTED_FIT = "the fit was interrupted: this is the best so far"
 
 
-def fit_table(spec: Spec, plan: Plan, data: TableData, execution: Execution = HERE) -> Fitted:
-    """Fit a table in memory."""
+def fit_table(
+    spec: Spec, plan: Plan, data: TableData, execution: Execution = HERE, max_steps: int | None = None
+) -> Fitted:
+    """Fit a table in memory; of a cross-conformal promise also without each part of its rows, by a plan of its own."""
+    found, folds = _fit_rows(spec, plan, data, execution.share_of(1 + len(data.without))), []
+    for k, part in enumerate(data.without):
+        interrupted = found.interrupted
+        if not interrupted:
+            again = replace(execution.share_of(len(data.without) - k), checkpoint=None)
+            try:
+                folds.append(_fit_rows(spec, make_plan(spec, part.facts(spec), max_steps), part, again))
+                interrupted = folds[-1].interrupted
+            except UnfinishedError:
+                interrupted = True
+        if interrupted:
+            return replace(found, interrupted=True, warnings=(*dict.fromkeys((*found.warnings, INTERRUPTED_FIT)),))
+    return replace(found, folds=tuple(folds))
+
+
+def _fit_rows(spec: Spec, plan: Plan, data: TableData, execution: Execution) -> Fitted:
     runner = Runner(plan, data.preprocessor.width, execution, spec.verbose)
     parts = folds = data.folds(plan)
     with devices.torch_threads(plan.threads):

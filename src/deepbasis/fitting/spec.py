@@ -207,7 +207,8 @@ class Arguments:
         "Whether to calibrate the predictions on the validation rows. Residuals have heavier tails than a Gaussian: a "
         "calibrated prediction is a mixture of three scales of the predictive variance, noise included. "
         '"conformal" also sets rows apart that nothing else of the fit sees, a tenth of them or, of a small table, up '
-        "to a quarter: for `predict_interval(guarantee=True)`.",
+        'to a quarter: for `predict_interval(guarantee=True)`. "cross-conformal" does without: five more fits, each '
+        "without a fifth of the rows, say what intervals hold. It is for small tables.",
         TRAINING,
     )
     distance: str = argument(

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from deepbasis.errors import InputError
-from deepbasis.fitting.kinds import AUTO, CLASSES, CONFORMAL, COUNT, IDENTITY, LOG, ORDINAL, WARP
+from deepbasis.fitting.kinds import AUTO, CLASSES, COUNT, IDENTITY, LOG, ORDINAL, PROMISING, WARP
 from deepbasis.fitting.recipe import RECIPES
 from deepbasis.fitting.simple import FEWEST_ROWS, SimpleModels
 from deepbasis.fitting.spec import COUNTS, EXACT, GAUSSIAN, INPUT, OUTPUTS, WIDEN, Spec
@@ -49,8 +49,8 @@ def target_scaler(
 
     `every_y` is that of all rows, held-out ones too, if it is `complete`. `inputs` gives the encoded inputs of rows.
     """
-    if spec.calibrate == CONFORMAL and (censored or spec.likelihood in COUNTS):
-        raise InputError("calibrate='conformal' needs targets that are numbers, known exactly: leave it out")
+    if spec.calibrate in PROMISING and (censored or spec.likelihood in COUNTS):
+        raise InputError(f"calibrate={spec.calibrate!r} needs targets that are numbers, known exactly: leave it out")
     if spec.likelihood in COUNTS:
         if censored:
             raise InputError(f"likelihood {spec.likelihood!r} cannot be trained by bounds: leave lower and upper out")
@@ -101,8 +101,10 @@ def outputs_scaler(
         raise InputError(f"likelihood {spec.likelihood!r} is for one target, and y has {len(names)} columns")
     if isinstance(spec.target, str) and spec.target in (COUNT, ORDINAL, CLASSES):
         raise InputError(f"target={spec.target!r} is for one target, and y has {len(names)} columns: fit one for each")
-    if spec.calibrate == CONFORMAL:
-        raise InputError(f"calibrate='conformal' is for one target, and y has {len(names)} columns: leave it out")
+    if spec.calibrate in PROMISING:
+        raise InputError(
+            f"calibrate={spec.calibrate!r} is for one target, and y has {len(names)} columns: leave it out"
+        )
     single = replace(spec, likelihood=GAUSSIAN)
     found = [target_scaler(single, y[:, k], weight, every_y[:, k], inputs, complete=False) for k in range(len(names))]
     words = [f"{name}: {one.name}{f' ({why})' if why else ''}" for name, (one, why) in zip(names, found, strict=True)]

@@ -31,6 +31,7 @@ from deepbasis.gp.calibration import MOST_ROWS, Calibration, calibrate
 from deepbasis.gp.conformal import Conformal
 from deepbasis.gp.exact import Chunks, Statistics
 from deepbasis.gp.model import DeepBasisGP
+from deepbasis.gp.outputs import OutputsCalibration, calibrate_outputs
 from deepbasis.gp.predictive import Predictive
 from deepbasis.tables.table import set_apart
 from deepbasis.tables.targets import Floats, check_bounds, check_precision, check_weight, group_names
@@ -132,8 +133,8 @@ class Seen:
 def check_learns(fitted: Fitted) -> None:
     if fitted.target.classes:
         raise InputError("a model of classes cannot take in more rows: fit it again to all of them")
-    if fitted.target.outputs:
-        raise InputError("a model of several outputs cannot take in more rows: fit it again to all of them")
+    if fitted.folds:
+        raise InputError("a cross-conformal promise cannot take in more rows: fit it again to all of them")
     check_none(fitted.distance, "taking in more rows")
     learning.check_learns(fitted.models[0])
     if not fitted.statistics:
@@ -205,7 +206,7 @@ def _observed(fitted: Fitted, new: NewRows) -> Tensor:
         raise InputError("lower and upper are for a model that was fitted to such bounds: fit it again to all rows")
     else:
         z = fitted.target.transform(new.y)
-    check_precision(z if z.ndim == 1 else z[:, 0], new.y, "y", name)
+    fitted.target.check_precision(z, new.y, "y", name)
     if new.weight is not None:
         check_precision(new.weight, new.weight, "sample_weight", name)
     return torch.from_numpy(z).to(dtype)
@@ -246,11 +247,21 @@ def _joined(fitted: Fitted, pieces: Sequence[tuple[Tensor, ...]]) -> Predictive:
         return fitted.models[0].likelihood.distribution(*parts).double()
 
 
-def _moved(before: Any, predicted: Predictive, y: Tensor, weight: Tensor | None, forget: float) -> Calibration | None:
+def _moved(
+    before: Calibration | OutputsCalibration | None,
+    predicted: Predictive,
+    y: Tensor,
+    weight: Tensor | None,
+    forget: float,
+) -> Calibration | OutputsCalibration | None:
     """Towards what fits the new rows, which the model had not seen; a model without a calibration has none after."""
-    if not isinstance(before, Calibration):
+    if before is None:
         return None
-    return calibrate(predicted, y, weight, steps=_STEPS, before=replace(before, rows=forget * before.rows))
+    if isinstance(before, Calibration):
+        return calibrate(predicted, y, weight, steps=_STEPS, before=replace(before, rows=forget * before.rows))
+    each = tuple(replace(one, rows=forget * one.rows) for one in before.each)
+    known = replace(before, each=each, rows=forget * before.rows)
+    return calibrate_outputs(predicted, y, weight, scales=len(each) > 0, steps=_STEPS, before=known)
 
 
 def _scores(
@@ -260,7 +271,9 @@ def _scores(
     calibrated = predicted if fitted.calibration is None else fitted.calibration.apply(predicted)
     places, own_weight = some.numpy(), None if weight is None else weight.numpy()
     bounds = None if new.bounds is None else new.bounds[places]
-    return scores(fitted.target.distribution(calibrated), new.y[places], bounds, own_weight)
+    return scores(
+        fitted.target.distribution(calibrated), new.y[places], bounds, own_weight, outputs=fitted.target.outputs
+    )
 
 
 def _sound(model: DeepBasisGP) -> bool:

@@ -23,25 +23,50 @@ from deepbasis.gp.predictive import Predictive, Targets, as_targets
 MOST_ROWS = 100_000
 """That a promise is made from."""
 
+BEYOND = 1e-12
+"""A depth below it has no digits left in 1 - depth: such a target counts as beyond everything."""
+
 Ends = tuple[Float[Tensor, " n"], Float[Tensor, " n"]]
 
 
-def depths(predicted: Predictive, y: Targets) -> Float[Tensor, " n"]:
-    """Of each target: 1/2 is the median, 0 is beyond everything."""
+def tails(predicted: Predictive, y: Targets) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """F(y) and 1 - F(y-): the chances of at most y, and of at least y."""
     target = as_targets(y, predicted.mean)
     below = upto = predicted.cdf(target)
     if isinstance(predicted, Discrete):  # an interval with y at its end holds it
         below = upto - predicted.log_prob(target).exp()
-    return torch.minimum(upto, 1.0 - below).clamp(0.0, 0.5)
+    return upto, 1.0 - below
+
+
+def depths(predicted: Predictive, y: Targets) -> Float[Tensor, " n"]:
+    """Of each target: 1/2 is the median, 0 is beyond everything."""
+    return torch.minimum(*tails(predicted, y)).clamp(0.0, 0.5)
 
 
 def central(predicted: Predictive, depth: float) -> Ends:
     """The interval that holds targets of at least this depth: from 1/2, a point, to 0, everything."""
-    if depth <= 0.0:
+    if depth < BEYOND:
         everything = torch.full_like(predicted.mean, math.inf)
         return -everything, everything
     # A hair wider: a target at the end is inside, whatever the rounding of its quantile.
     return predicted.interval(1.0 - 2.0 * min(depth * (1.0 - 1e-9), 0.5 - 1e-9))
+
+
+def outside(rows: int, coverage: float, group: str | None = None) -> int:
+    """How many of the ranks of a new row among so many others its interval may leave out: at least 1, or refused."""
+    asked = check_number("coverage", coverage, above=0.0)
+    k = math.floor((rows + 1) * (1.0 - asked) + 1e-9)
+    if k < 1:
+        where = "" if group is None else f" of the group '{group}'"
+        raise InputError(
+            f"coverage of {coverage:g} can be guaranteed from {math.ceil(1.0 / (1.0 - asked) - 1e-9) - 1} rows on: "
+            f"{rows}{where} were set apart in the fit; ask for less, or fit to more rows"
+        )
+    return k
+
+
+def unknown_group(name: str) -> InputError:
+    return InputError(f"groups: none of the rows set apart in the fit is of the group '{name}'")
 
 
 @dataclass(frozen=True)
@@ -92,21 +117,23 @@ class Conformal:
             raise ValueError("its promise has no rows, or groups without names")
         return cls(groups=tuple(groups), **tensors)
 
+    def promise(self, coverage: float, name: str | None = None) -> float:
+        """The probability that an interval promises: at least `coverage`."""
+        rows = len(self.depths_of(name))
+        return 1.0 - outside(rows, coverage, name) / (rows + 1)
+
     def level(self, coverage: float, name: str | None = None) -> float:
         """The depth t with P(depth of a new row < t) <= 1 - coverage: of n + 1 ranks it has any, with equal chance."""
-        asked = check_number("coverage", coverage, above=0.0)
-        own, where = self.depths, ""
-        if name is not None:
-            if name not in self.groups:
-                raise InputError(f"groups: none of the rows set apart in the fit is of the group '{name}'")
-            own, where = own[self.group == self.groups.index(name)], f" of the group '{name}'"
-        k = math.floor((len(own) + 1) * (1.0 - asked) + 1e-9)
-        if k < 1:
-            raise InputError(
-                f"coverage of {coverage:g} can be guaranteed from {math.ceil(1.0 / (1.0 - asked) - 1e-9) - 1} rows on: "
-                f"{len(own)}{where} were set apart in the fit; ask for less, or fit to more rows"
-            )
-        return float(own.kthvalue(k).values)
+        if name is not None and name not in self.groups:
+            raise unknown_group(name)
+        own = self.depths_of(name)
+        return float(own.kthvalue(outside(len(own), coverage, name)).values)
+
+    def depths_of(self, name: str | None) -> Float[Tensor, " m"]:
+        """Those of a group; there may be none. None is everyone."""
+        if name is None:
+            return self.depths
+        return self.depths[self.group == self.groups.index(name)] if name in self.groups else self.depths[:0]
 
     def interval(self, predicted: Predictive, coverage: float, groups: Sequence[str] | None = None) -> Ends:
         """Of every row; of each by the rows of its own group, where groups are named."""

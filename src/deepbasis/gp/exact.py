@@ -33,11 +33,11 @@ AddUp = Callable[..., None]
 class Statistics(NamedTuple):
     """What exact inference needs of the data, in float64. Statistics of disjoint rows add up."""
 
-    gram: Float[Tensor, "r r"]
-    """Phi^T Phi."""
-    projection: Float[Tensor, " r"]
+    gram: Float[Tensor, "*m r r"]
+    """Phi^T Phi. Of several outputs, whose rows count differently, one for each (`learning`)."""
+    projection: Float[Tensor, "*m r"]
     """Phi^T y."""
-    n: Float[Tensor, ""]
+    n: Float[Tensor, "*m"]
     """Number of rows, or sum of their weights; a tensor, so that a stacked function does not depend on its value."""
 
     def plus(self, other: "Statistics") -> "Statistics":

@@ -133,7 +133,7 @@ class DeepBasisGP(nn.Module):
         """Of y, by the same rule."""
         return self.likelihood.log_density(y, terms.mean, self._variance(terms))
 
-    def curvature(self, terms: Terms) -> Float[Tensor, " b"]:
+    def curvature(self, terms: Terms) -> Float[Tensor, "b *m"]:
         """A bound on that of -`log_density` in the mean, for a likelihood that has one; of a Gaussian it is exact."""
         found: Tensor = cast(Any, self.likelihood).curvature(self._variance(terms))
         return found

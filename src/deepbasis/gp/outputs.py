@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from deepbasis.errors import InputError, check_number, check_positive_int, check_same_length
-from deepbasis.gp.calibration import Calibration, calibrate
+from deepbasis.gp.calibration import STEPS, Calibration, calibrate
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.predictive import (
     Gaussian,
@@ -56,6 +56,8 @@ class OutputsLikelihood(GaussianLikelihood):
 
     own_covariances = True
     """Each function has a q(w) of its own, covariance and all."""
+    separable = True
+    """The density is a product over the functions: each can learn on by itself."""
 
     def __init__(self, noise: float | None = 1e-2, *, outputs: int = 0) -> None:
         super().__init__(noise)
@@ -85,6 +87,10 @@ class OutputsLikelihood(GaussianLikelihood):
     ) -> Float[Tensor, " b"]:
         s = self.noises()
         return (-gaussian_nll(y, mean, s) - var / (2.0 * s)).sum(-1)
+
+    def curvature(self, var: Float[Tensor, "b m"]) -> Float[Tensor, "b m"]:
+        """1 / (var_k + s_k): of -`log_density` in the mean of each function."""
+        return 1.0 / (var + self.noises())
 
     def predictive(self, mean: Float[Tensor, "b m"], var: Float[Tensor, "b m"]) -> tuple[Tensor, Tensor]:
         return mean, var + self.noises()
@@ -224,8 +230,11 @@ class OutputsCalibration:
     each: tuple[Calibration, ...]
     """Of every output; none if they are not calibrated."""
     correlation: tuple[tuple[float, ...], ...]
+    rows: float = 0.0
+    """That the correlation rests on, by their weight."""
 
     def __post_init__(self) -> None:
+        check_number("the rows of a correlation", self.rows, at_least=0.0)
         m = len(self.correlation)
         R = torch.tensor(self.correlation, dtype=torch.float64)
         if not 1 <= m <= MOST_OUTPUTS or R.shape != (m, m) or len(self.each) not in (0, m):
@@ -239,17 +248,18 @@ class OutputsCalibration:
     @classmethod
     def from_state(cls, found: Any) -> "OutputsCalibration":
         """What `asdict` gave, as JSON has it. Anything else is a `ValueError`."""
-        if not isinstance(found, dict) or found.keys() != {"each", "correlation"}:
+        if not isinstance(found, dict) or found.keys() != {"each", "correlation", "rows"}:
             raise ValueError("its calibration of several outputs has other parts")
-        if not all(isinstance(part, list) and len(part) <= MOST_OUTPUTS for part in found.values()):
+        lists = (found["each"], found["correlation"])
+        if not all(isinstance(part, list) and len(part) <= MOST_OUTPUTS for part in lists):
             raise ValueError("its calibration of several outputs is not of lists")
         each = [Calibration.from_state(one) for one in found["each"]]
         rows = found["correlation"]
         if None in each or not all(isinstance(row, list) and len(row) == len(rows) for row in rows):
             raise ValueError("its calibration of several outputs has gaps")
-        if not all(type(number) is float for row in rows for number in row):
+        if not all(type(number) is float for row in (*rows, [found["rows"]]) for number in row):
             raise ValueError("its correlation of outputs is not of numbers")
-        return cls(tuple(one for one in each if one is not None), tuple(tuple(row) for row in rows))
+        return cls(tuple(one for one in each if one is not None), tuple(tuple(row) for row in rows), found["rows"])
 
     @property
     def scales(self) -> tuple[float, ...]:
@@ -270,25 +280,38 @@ class OutputsCalibration:
 
 
 def calibrate_outputs(
-    predicted: Predictive, y: Float[Tensor, "n m"], weight: Weight = None, *, scales: bool = True
+    predicted: Predictive,
+    y: Float[Tensor, "n m"],
+    weight: Weight = None,
+    *,
+    scales: bool = True,
+    steps: int = STEPS,
+    before: OutputsCalibration | None = None,
 ) -> OutputsCalibration:
     """From rows that the model was not trained on: with `scales`, the calibration of each output; and R.
 
     R = (sum_i w_i z_i z_i^T + c I) / (sum_i w_i + c), made to have a diagonal of 1: c = 10 pseudo-rows of outputs that
-    are independent.
+    are independent. `before` is a calibration by other rows: as many as it rests on, with its R, take the place of c I.
     """
     assert isinstance(predicted, Outputs)
     check_same_length("y", y, "the prediction", predicted.mean)
     each: tuple[Calibration, ...] = ()
     if scales:
-        each = tuple(calibrate(one, column, weight) for one, column in zip(predicted.each, y.unbind(1), strict=True))
+        known = before.each if before is not None else [None] * len(predicted.each)
+        parts = zip(predicted.each, y.unbind(1), known, strict=True)
+        each = tuple(calibrate(one, column, weight, steps=steps, before=was) for one, column, was in parts)
     m = len(predicted.each)
     alone = OutputsCalibration(each, tuple(map(tuple, torch.eye(m, dtype=torch.float64).tolist())))
     z = replace(alone.apply(predicted.double()), correlation=None).scores(y.double())
     w = torch.ones_like(z[:, 0]) if weight is None else weight.double()
-    pseudo = torch.maximum(w.new_tensor(_SHRINKING_ROWS), _LEAST_SHARE * w.sum())
-    squares = z.mT @ (w[:, None] * z) + pseudo * torch.eye(m, dtype=z.dtype)
+    if before is None:
+        pseudo = float(torch.maximum(w.new_tensor(_SHRINKING_ROWS), _LEAST_SHARE * w.sum()))
+        known_squares = pseudo * torch.eye(m, dtype=z.dtype)
+    else:
+        pseudo = before.rows
+        known_squares = pseudo * torch.tensor(before.correlation, dtype=z.dtype)
+    squares = z.mT @ (w[:, None] * z) + known_squares
     size = squares.diagonal().sqrt()
     R = squares / size / size[:, None]
     R = (0.5 * (R + R.mT)).fill_diagonal_(1.0)
-    return OutputsCalibration(each, tuple(map(tuple, R.tolist())))
+    return OutputsCalibration(each, tuple(map(tuple, R.tolist())), pseudo + float(w.sum()))

@@ -58,14 +58,14 @@ class WeightPosterior(nn.Module):
         return (self.m if self.m.dim() == 1 else self.m[0]) + e @ (L if L.dim() == 2 else L[0]).mT
 
     @staticmethod
-    def parameters_of(m: Float[Tensor, " r"], covariance: Float[Tensor, "r r"]) -> dict[str, Tensor]:
+    def parameters_of(m: Float[Tensor, "*l r"], covariance: Float[Tensor, "*l r r"]) -> dict[str, Tensor]:
         """The parameters, by name, of a q(w) computed elsewhere; NaN if the covariance cannot be factorised."""
         L, info = torch.linalg.cholesky_ex(covariance.double())
-        L = torch.where(info == 0, L, math.nan)
-        return {"m": m, "log_diagonal": L.diagonal().log(), "lower": L.tril(-1)}
+        L = torch.where(info[..., None, None] == 0, L, math.nan)
+        return {"m": m, "log_diagonal": L.diagonal(dim1=-2, dim2=-1).log(), "lower": L.tril(-1)}
 
     @torch.no_grad()
-    def set_(self, m: Float[Tensor, " r"], covariance: Float[Tensor, "r r"]) -> None:
+    def set_(self, m: Float[Tensor, "*l r"], covariance: Float[Tensor, "*l r r"]) -> None:
         """Adopt a mean and a covariance computed elsewhere, such as the closed form of Eq. 10."""
         found = self.parameters_of(m, covariance)
         if not all(bool(value.isfinite().all()) for value in found.values()):

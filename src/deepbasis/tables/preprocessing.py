@@ -96,6 +96,11 @@ class Preprocessor:
         pairs = zip(self.names, self.encodings, strict=True)
         return [name for column, encoding in pairs for name in encoding.names(column)] or ["constant"]
 
+    def reads_as(self, other: Preprocessor) -> bool:
+        """Whether it takes the same columns and reads their cells in the same way."""
+        kinds, others = ([(one.kind, one.rule) for one in each.encodings] for each in (self, other))
+        return self.input_columns == other.input_columns and kinds == others
+
     def needed(self, names: Sequence[str]) -> list[str]:
         """Those of the columns that say anything: a file need not have the others. One at least, to count the rows."""
         return [name for name, one in zip(names, self.encodings, strict=True) if not one.is_left_out] or list(names[:1])

@@ -165,6 +165,12 @@ def set_apart(rows: int) -> Mask:
     return np.random.default_rng(0).permutation(rows) < count
 
 
+def parts(rows: int, count: int) -> list[Mask]:
+    """All rows in `count` parts of about one size, at random, whatever their values."""
+    part = np.random.default_rng(0).permutation(rows) % count
+    return [part == k for k in range(count)]
+
+
 def held_out_mask(labels: NDArray[np.int64], weight: Floats | None, fraction: float) -> Mask:
     """The rows to hold out: `fraction` of the weight (of the rows where it is None), and rows of one label together.
 
