@@ -126,8 +126,8 @@ MUTATIONS = [
     fitting(
         "novelty: p-values from the wrong side",
         "novelty",
-        "(1 + n - torch.searchsorted(self.scores, self.score(x)))",
-        "(1 + torch.searchsorted(self.scores, self.score(x)))",
+        "p = (1 + n - last).double()",
+        "p = (1 + last).double()",
         "novelty",
     ),
     gp(

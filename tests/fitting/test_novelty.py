@@ -69,6 +69,20 @@ def test_copies_of_rows_are_familiar() -> None:
     assert float(novelty.p_values(few + 0.3).max()) < 0.01
 
 
+def test_p_values_of_a_table_with_copies_are_uniform_too() -> None:
+    """Two rows of five are copies of rows that may be anywhere: scores of 0. The same row has the same p-value."""
+    rng = np.random.default_rng(0)
+    distinct = correlated(6_000, 0)
+    copied = torch.from_numpy(rng.random(6_000) < 0.4)[:, None]
+    rows = torch.where(copied, distinct[rng.integers(0, 2_000, 6_000)], distinct)[rng.permutation(6_000)]
+    novelty, new = Novelty.fit(rows[:4_500]), rows[4_500:]
+    assert float((novelty.scores == 0).double().mean()) > 0.1
+    p = novelty.p_values(new)
+    assert furthest(p) < 1.36 * math.sqrt(1 / len(novelty.scores) + 1 / len(p))
+    assert torch.equal(p, novelty.p_values(new))
+    assert len(novelty.p_values(new[:1].expand(9, -1)).unique()) == 1
+
+
 def test_the_score_is_the_distance_to_the_nearest_row_of_normal_columns() -> None:
     """Ranks of a monotone function of a column are those of the column."""
     x, new = correlated(900, 0), correlated(40, 1)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from deepbasis.engine.checks import LARGEST
 from deepbasis.errors import NoveltyWarning
+from deepbasis.hashing import splitmix64
 from deepbasis.tables.encoders import Encoding, decoded, unsquash
 from deepbasis.tables.preprocessing import Preprocessor
 
@@ -100,9 +101,18 @@ class Novelty:
         return torch.cat(found)
 
     def p_values(self, x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
-        """Of encoded rows: for those drawn as the rows of the fit, at most p with a probability of at most p."""
-        n = len(self.scores)
-        return (1 + n - torch.searchsorted(self.scores, self.score(x))).double() / (1 + n)
+        """Of encoded rows: for those drawn as the rows of the fit, at most p with a probability of at most p.
+
+        Copies of reference rows have a score of 0, as many calibration rows may. Of e equal scores a row is the j-th,
+        where j from 0 to e is drawn by a hash of the row: of familiar rows the p-values are then uniform, not too high.
+        """
+        n, score = len(self.scores), self.score(x)
+        first, last = (torch.searchsorted(self.scores, score, right=right) for right in (False, True))
+        p = (1 + n - last).double()
+        tied = last > first
+        if bool(tied.any()):
+            p[tied] += (_drawn(x[tied]) * (1 + last - first)[tied]).floor()
+        return p / (1 + n)
 
     def with_rows(self, x: Float[Tensor, "b d"], share: float, seed: int) -> Novelty:
         """When rows have come in, of which x are some, that are a `share` of all: they are familiar from now on.
@@ -148,6 +158,14 @@ class Novelty:
         if not all(bool((found[name].diff() > 0).all()) for name in ("knots", "marks")):
             raise ValueError("the quantiles of its novelty do not increase")
         return cls(**found)
+
+
+def _drawn(x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
+    """A number from [0, 1) for each row, by a hash of its cells."""
+    found = torch.zeros(len(x), dtype=torch.int64)
+    for column in (x.float() + 0.0).mT.contiguous().view(torch.int32):  # 0.0 and -0.0 are the same
+        found = splitmix64(found + column)
+    return ((found >> 11) & (2**53 - 1)).double() / 2**53
 
 
 def _evenly(scores: Float[Tensor, " n"], count: int) -> Tensor:
