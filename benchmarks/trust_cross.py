@@ -121,7 +121,7 @@ def page(found: pd.DataFrame) -> Iterator[str]:
         error = coverage.std() / np.sqrt(len(coverage))
         held = [f"{coverage[one].mean():.3f} ({error[one]:.3f})" for one in (PLAIN, SPLIT, CROSS)]
         wide = [f"{width[one].mean() / width[PLAIN].mean():.3f}" for one in (SPLIT, CROSS, NEEDED)]
-        yield f"| {name} | {rows} | {level:g} | {' | '.join([*held, *wide])} |"
+        yield f"| {name} | {rows:.0f} | {level:g} | {' | '.join([*held, *wide])} |"
     yield from ("", *summary(found), "", one_line(describe()), "")
 
 
