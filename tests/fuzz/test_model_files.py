@@ -54,6 +54,9 @@ def predictions(model: DeepBasisRegressor, X: Any) -> list[Any]:
     discrete = isinstance(model.fitted_.target.warp, Steps)  # of which one value may have all of the probability
     assert (std >= 0).all() if discrete else (std > 0).all(), std
     assert (low <= high).all(), (low, high)
+    if model.fitted_.folds or model.fitted_.conformal is not None:
+        lower, upper = model.predict_interval(X, 0.5, guarantee=True)
+        assert (lower <= upper).all(), (lower, upper)
     return [mean, std, low, high, model.sample_y(X, 2, random_state=0), model.noise_, model.predict_novelty(X)]
 
 

@@ -186,6 +186,14 @@ def test_rows_beyond_everything_make_an_interval_of_everything() -> None:
     assert bool((lower.isfinite() & upper.isfinite()).all())
 
 
+def test_models_that_contradict_each_other_still_give_an_interval() -> None:
+    """Neither is believed by half of the rows, and less is asked for: no y is as deep as it takes."""
+    half = Conformal(torch.full((10,), 0.4, dtype=torch.float64), torch.zeros(10, dtype=torch.int64))
+    one, other = (Gaussian(torch.tensor([at]).double(), torch.tensor([1e-2]).double()) for at in (-5.0, 5.0))
+    lower, upper = CrossConformal((half, half)).interval([one, other], 0.3)
+    assert -5.2 < float(lower) < float(upper) < 5.2
+
+
 def test_what_cannot_be_promised_is_refused() -> None:
     cross, predicted = made_up(0)
     with pytest.raises(InputError, match=r"from 99 rows on: 40 were set apart"):

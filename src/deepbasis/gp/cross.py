@@ -77,7 +77,9 @@ class CrossConformal:
         medians = torch.stack([one.quantile(0.5) for one, _ in used])
         lower = _end(used, needed, 0, medians.amax(0), torch.stack([low for low, _ in widest]).amin(0))
         upper = _end(used, needed, 1, medians.amin(0), torch.stack([high for _, high in widest]).amax(0))
-        return _at_values([one for one, _ in used], lower, upper)
+        # Of models that contradict each other no y may be left: then what lies between the two ends is given.
+        ends = torch.minimum(lower, upper), torch.maximum(lower, upper)
+        return _at_values([one for one, _ in used], *ends)
 
 
 def _end(
