@@ -17,7 +17,7 @@ import torch
 from deepbasis import DeepBasisRegressor, FitWarning
 from deepbasis.cli.failures import notices
 from deepbasis.fitting.recipe import RECIPES
-from support.command import SMALL, good, mixed_table, run
+from support.command import SMALL, assert_one_line, good, mixed_table, run
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -43,6 +43,22 @@ def test_fit_predict_evaluate(here, tmp_path, ending):
     expected = loaded.evaluate(new[list(loaded.feature_names_in_)], new["price"])
     assert scores == pytest.approx({"rows": 30, **expected}, rel=1e-9)
     assert sorted(os.listdir(tmp_path)) == sorted(["m.safetensors", out.name])
+
+
+def test_guaranteed_intervals_of_a_small_table(here, tmp_path):
+    """The fit says what is promised; the intervals in a file are those of the estimator."""
+    model = str(tmp_path / "m.safetensors")
+    told = good(
+        "fit", "train.csv", "-t", "price", "--drop", "order", "--out", model, *SMALL, "--calibrate", "cross-conformal"
+    )
+    assert "about 90 % of the targets are in those of 90 %, and 72.6 % at least is promised" in told.stdout
+    good("predict", model, "new.csv", "--guarantee", "--coverage", "0.8", "--out", str(tmp_path / "out.csv"))
+    new, loaded = mixed_table(30, seed=1), DeepBasisRegressor.load(model)
+    expected = loaded.predict_interval(new[list(loaded.feature_names_in_)], 0.8, guarantee=True)
+    found = pd.read_csv(tmp_path / "out.csv")[["lower_80", "upper_80"]].to_numpy().T
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    assert_one_line(run("predict", model, "new.csv", "--guarantee", "--coverage", "0.995"), ["from 199 rows on"])
+    assert_one_line(run("update", model, "new.csv"), ["cross-conformal"])
 
 
 def test_csv_and_parquet_give_the_same_model(here, tmp_path):
