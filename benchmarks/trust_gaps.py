@@ -140,11 +140,21 @@ def page(found: pd.DataFrame) -> Iterator[str]:
             mark = "" if name in CHOSEN_ON else " (reported)"
             cells = [f"{table.loc[name, one]:.3f}" for one in models]
             yield f"| {name}{mark} | {some['rows'].mean():.0f} | {some['column'].nunique()} | {' | '.join(cells)} |"
-        if score == "nll":
-            ranks = table[models].rank(axis=1).mean()
-            yield f"| mean rank |  |  | {' | '.join(f'{ranks[one]:.1f}' for one in models)} |"
         yield ""
+        yield from (*summary(table[models], score), "")
     yield from (one_line(describe()), "")
+
+
+def summary(table: pd.DataFrame, score: str) -> Iterator[str]:
+    """Ours counts once, as it is by default."""
+    if score == "coverage_95":
+        enough = ", ".join(f"{one} {(table[one] >= 0.9).sum()}" for one in table)
+        yield f"Tables with a coverage of at least .90, which was asked for, of {len(table)}: {enough}."
+    if score == "nll":
+        ranks = table.drop(columns=WIDEN).rank(axis=1)
+        told = ", ".join(f"{one} {ranks[one].mean():.1f}" for one in ranks)
+        first = ", ".join(f"{one} {(ranks[one] == 1).sum()}" for one in ranks)
+        yield from (f"Mean rank: {told}.", f"First: {first}.")
 
 
 if __name__ == "__main__":
