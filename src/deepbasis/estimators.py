@@ -130,11 +130,9 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
         """
         execution = Execution(deadline=deadline(Spec.of(self).time_limit))
         known = {"X_val": X_val, "y_val": y_val, "lower": lower, "upper": upper, "exposure": exposure}
-        spec, plan, data = self._prepared(X, y, sample_weight, groups, **known)
+        fitted = fit_table(*self._prepared(X, y, sample_weight, groups, **known), execution)
         name = getattr(y, "name", None)  # of a Series
-        return self._take(
-            replace(fit_table(spec, plan, data, execution), target_name=name if isinstance(name, str) else None)
-        )
+        return self._take(replace(fitted, target_name=name if isinstance(name, str) else None))
 
     def plan(self, X: Any, y: ArrayLike, sample_weight: Any = None, groups: Any = None, **given: Any) -> Plan:
         """What `fit`, which takes the same, would do, without doing it."""
@@ -160,6 +158,7 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
         groups: str | None = None,
         lower: str | None = None,
         upper: str | None = None,
+        exposure: str | None = None,
         drop: Collection[str] = (),
         drop_missing_target: bool = False,
         validation: Any = None,
@@ -171,15 +170,14 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
     ) -> Self:
         """Fit to a table in files, of any size: a folder, a pattern, a list of files or a pyarrow data set.
 
-        The files are Parquet or CSV and have the same columns: `target`, or several, perhaps `weight`, `groups` and, of
-        a censored one, `lower` and `upper`, and inputs, of which those in `drop` are left out; with
-        `drop_missing_target` so are rows without a target, unless the table is streamed. `memory` ("2GiB") is the limit
-        of the whole process. A table that does not fit is streamed: the files are read once for statistics, then again
-        for training. `stream` forces or forbids that. Streamed rows are held out for validation by a hash of their
-        place, or of their group, unless `validation` is another such table. `max_steps` bounds the training steps. With
-        `checkpoint` a run that was stopped resumes from there; if members hold out different rows, each part has its
-        own steps and file, `checkpoint`.1, .2, ... Every worker of a `team` makes the same call and reads its part;
-        `memory` is then the limit of each.
+        The files are Parquet or CSV and have the same columns: `target`, or several, perhaps `weight`, `groups`,
+        `lower` and `upper` of a censored one, the `exposure` of a count, and inputs, of which those in `drop` are left
+        out; with `drop_missing_target` so are rows without a target, unless the table is streamed. `memory` ("2GiB") is
+        the limit of the process. A table that does not fit is streamed: the files are read once for statistics, then
+        again for training. `stream` forces or forbids that. Streamed rows are held out by a hash of their place, or of
+        their group, unless `validation` is another such table. `max_steps` bounds the training. With `checkpoint` a run
+        that was stopped resumes from there; if members hold out different rows, each part has its own steps and file,
+        `checkpoint`.1, .2, ... Every worker of a `team` makes the same call and reads its part, within `memory` each.
         """
         _, run = prepare_files(
             Spec.of(self),
@@ -189,6 +187,7 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
             groups=groups,
             lower=lower,
             upper=upper,
+            exposure=exposure,
             drop=drop,
             drop_missing_target=drop_missing_target,
             validation=validation,
@@ -310,6 +309,7 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
         quantiles: Sequence[float] = (),
         novelty: bool = False,
         guarantee: bool = False,
+        exposure: str | None = None,
         memory: int | str | None = None,
         team: Team = ALONE,
         visible: bool = False,
@@ -317,12 +317,13 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
         """Predict a table in files, of any size, into Parquet files of the same names in the folder `out`.
 
         Each has the columns named by `ids` (copied as text from a CSV), then mean, std, the ends of the interval, which
-        may be with `guarantee`, the quantiles and, with `novelty`, what `predict_novelty` says. A file that this model
-        already made from this input is kept. Workers of a `team` share the files.
+        may be with `guarantee`, the quantiles and, with `novelty`, what `predict_novelty` says. Counts are those of the
+        column `exposure`, or of 1. What this model already made from an input is kept. A `team` shares the files.
         """
         check_is_fitted(self)
         columns = prediction_columns(coverage, quantiles, novelty, guarantee)
-        return predict_files(self.fitted_, data, out, columns, ids=ids, memory=memory, team=team, visible=visible)
+        given: Any = {"ids": ids, "exposure": exposure, "memory": memory, "team": team, "visible": visible}
+        return predict_files(self.fitted_, data, out, columns, **given)
 
     # ---- files -------------------------------------------------------------------------------------------------
 

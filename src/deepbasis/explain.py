@@ -8,7 +8,7 @@ does not have.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from deepbasis.gp.classes import Classes
 from deepbasis.tables.columns import Column, joined
 from deepbasis.tables.encoders import Encoding
 from deepbasis.tables.predictions import input_names, open_inputs
-from deepbasis.tables.roles import read_target
+from deepbasis.tables.roles import Roles, read_known
 from deepbasis.tables.source import Source
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Sample:
     rows_of_table: int
     step: int = 1
     """Every so many-th row of the table."""
+    exposure: Floats | None = None
+    """Of counts with a rate."""
 
     def __len__(self) -> int:
         return len(self.columns[0].values)
@@ -55,9 +57,9 @@ class Sample:
     def some(self, rows: int) -> Sample:
         """At most so many of these rows, evenly spaced."""
         step = _step(len(self), rows)
-        y = None if self.y is None else self.y[::step]
+        y, exposure = (None if one is None else one[::step] for one in (self.y, self.exposure))
         columns = tuple(one.rows(slice(None, None, step)) for one in self.columns)
-        return Sample(columns, y, self.rows_of_table, self.step * step)
+        return Sample(columns, y, self.rows_of_table, self.step * step, exposure)
 
     @classmethod
     def of(cls, fitted: Fitted, X: Any, y: ArrayLike | None = None, rows: int = ROWS) -> Sample:
@@ -80,7 +82,9 @@ class Sample:
             target = fitted.target_column(target)
         elif fitted.target_name in Source.open(data).names:
             target = fitted.target_name
-        beside = [] if fitted.preprocessor.input_columns or target is None else [target]
+        exposure = None if target is None else fitted.target.exposure  # what targets were counted over
+        known = [] if target is None else [target, *([] if exposure is None else [exposure])]
+        beside = [] if fitted.preprocessor.input_columns else known
         source = open_inputs(data, fitted.preprocessor, beside)
         source.check_rows()
         names, step, pieces = input_names(source, fitted.preprocessor, beside), _step(source.rows, rows), []
@@ -91,11 +95,15 @@ class Sample:
                 )
             pieces.append([column.rows(slice(-block.first_row % step, None, step)) for column in columns])
         labels = fitted.target.labels if fitted.target.classes else None
-        y = None if target is None else read_target(data, target, labels)[0][::step]
-        return cls(tuple(joined(parts) for parts in zip(*pieces, strict=True)), y, source.rows, step)
+        found = cls(tuple(joined(parts) for parts in zip(*pieces, strict=True)), None, source.rows, step)
+        if target is None:
+            return found
+        table = read_known(data, Roles([], target, labels=labels, exposure=exposure)).rows(slice(None, None, step))
+        return replace(found, y=table.y, exposure=table.exposure)
 
     def predict(self, fitted: Fitted) -> PredictiveDistribution:
-        return _predict(fitted, self.columns)
+        predicted = _predict(fitted, self.columns)
+        return predicted if self.exposure is None else predicted.exposed(self.exposure)
 
     def novelty(self, fitted: Fitted) -> Floats:
         """The p-value of each row: how unlike the rows of the fit it is."""
@@ -148,7 +156,9 @@ def importance(
         moves = np.zeros((repeats, 3))
         for row in moves if encoding.width else ():  # a column without outputs moves nothing
             shuffled = sample.columns[k].rows(rng.permutation(len(sample)))
-            others = _state(_predict(fitted, _with(sample.columns, k, shuffled)), sample.y)
+            others = _state(
+                replace(sample, columns=tuple(_with(sample.columns, k, shuffled))).predict(fitted), sample.y
+            )
             row[:] = np.abs(others[0] - mean).sum(1).mean(), np.abs(others[1] - doubt).mean(), others[2] - score
         of_mean, of_std, of_score = zip(moves.mean(0).tolist(), moves.std(0).tolist(), strict=True)
         scored = (None, None) if sample.y is None else of_score

@@ -13,6 +13,7 @@ from support.command import SMALL, good
 KINDS = {
     "censored": ["-t", "time", "--upper", "until", "--target-transform", "log"],
     "poisson": ["-t", "visits", "--likelihood", "poisson"],
+    "exposed": ["-t", "visits", "--likelihood", "poisson", "--exposure", "time"],
     "count": ["-t", "visits", "--target-transform", "count"],
     "ordinal": ["-t", "visits", "--target-transform", "ordinal"],
     "outputs": ["-t", "time", "-t", "visits", "--target-transform", "identity"],

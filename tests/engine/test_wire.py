@@ -13,9 +13,8 @@ from deepbasis.engine import wire
 from deepbasis.engine.checkpoint import RunState, WaveState
 from deepbasis.engine.members import Member
 from deepbasis.errors import CheckpointMismatchError, InputError, WorkerError
-from deepbasis.fitting.budget import Sizes
+from deepbasis.fitting.budget import Room, Sizes
 from deepbasis.fitting.start import Line
-from deepbasis.fitting.streams import Room
 from deepbasis.fitting.train import Runner as Runner  # it lets lines travel
 from deepbasis.tables.columns import Column
 from deepbasis.tables.survey import HeldRows, TableStatistics

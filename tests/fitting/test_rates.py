@@ -1,9 +1,14 @@
 """`likelihood="poisson"` and `"negative-binomial"`: fits, exposures, files, and what is refused."""
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from deepbasis import DeepBasisRegressor, InputError
+from deepbasis.explain import Sample
+from deepbasis.fitting.files import evaluate_file
 from support.regressors import Floats, easy, small
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
@@ -102,3 +107,122 @@ def test_a_table_in_files_has_counts(tmp_path):
     np.savetxt(tmp_path / "t.csv", np.column_stack([X, y]), delimiter=",", header="a,b,c,y", comments="")
     fitted = small(likelihood="poisson").fit_dataset(tmp_path / "t.csv", "y")
     assert fitted.fitted_.target.name == "rate"
+
+
+# ---- exposures in files ----------------------------------------------------------------------------------------------
+
+
+def counted(rows: int = 150, seed: int = 0) -> pd.DataFrame:
+    X, y, years = visits(rows, seed)
+    return pd.DataFrame(X, columns=["a", "b", "c"]).assign(years=years, visits=y)
+
+
+INPUTS = ["a", "b", "c"]
+
+
+@pytest.fixture(scope="module")
+def table_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rates") / "t.csv"
+    counted().to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def from_file(table_file: Path) -> DeepBasisRegressor:
+    return small(likelihood="poisson").fit_dataset(table_file, "visits", exposure="years")
+
+
+def test_an_exposure_is_a_column_of_a_file(table_file, from_file):
+    table = pd.read_csv(table_file)
+    given = small(likelihood="poisson").fit(table[INPUTS], table["visits"], exposure=table["years"])
+    np.testing.assert_allclose(from_file.predict(table[INPUTS]), given.predict(table[INPUTS]), rtol=1e-9)
+    assert from_file.fitted_.target == given.fitted_.target
+    assert list(from_file.feature_names_in_) == INPUTS
+
+
+def test_a_model_knows_the_name_of_its_exposure(from_file, table_file, tmp_path):
+    """Scores of a file are those of its exposures, which need not be named again; nor after a file."""
+    table = pd.read_csv(table_file)
+    expected = from_file.evaluate(table[INPUTS], table["visits"], exposure=table["years"])
+    from_file.save(tmp_path / "m")
+    again = DeepBasisRegressor.load(tmp_path / "m").fitted_
+    assert again.target.exposure == "years"
+    assert evaluate_file(again, table_file)[1] == pytest.approx(expected, rel=1e-9)
+    table.rename(columns={"years": "time"}).to_csv(tmp_path / "other.csv", index=False)
+    assert evaluate_file(again, tmp_path / "other.csv", exposure="time")[1] == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(InputError, match="no column 'years'"):
+        evaluate_file(again, tmp_path / "other.csv")
+    sample = Sample.of_file(again, table_file, rows=50)  # every third row
+    np.testing.assert_allclose(sample.predict(again).mean, (table["years"] * from_file.predict(table[INPUTS]))[::3])
+
+
+def test_predictions_of_files_are_of_an_exposure(from_file, table_file, tmp_path):
+    table = pd.read_csv(table_file)
+    dist = from_file.predict_dist(table[INPUTS])
+    for k, exposure in enumerate((None, "years")):
+        expected = dist if exposure is None else dist.exposed(table["years"])
+        # The same folder: a part of another exposure is made again.
+        (path,) = from_file.predict_dataset(table_file, tmp_path / "out", ids=["years"] * k, exposure=exposure)
+        found = pd.read_parquet(path)
+        np.testing.assert_allclose(found["mean"], expected.mean, rtol=1e-9)
+        np.testing.assert_array_equal(found["upper_95"], expected.interval()[1])
+
+
+def test_a_model_of_an_array_has_exposures_in_files(table_file, tmp_path):
+    X, y, years = visits(150)
+    model = small(likelihood="poisson").fit(X, y, exposure=years)
+    assert model.fitted_.target.exposure is None  # it has no name
+    table = counted()
+    table.drop(columns="visits").to_csv(tmp_path / "new.csv", index=False)
+    (path,) = model.predict_dataset(tmp_path / "new.csv", tmp_path / "out", exposure="years")
+    np.testing.assert_allclose(pd.read_parquet(path)["mean"], years * model.predict(X), rtol=1e-9)
+    _, scores = evaluate_file(model.fitted_, table_file, "visits", exposure="years")
+    assert scores["nll"] == pytest.approx(model.evaluate(X, y, exposure=years)["nll"], rel=1e-9)
+
+
+def test_rows_to_validate_on_have_an_exposure_in_files(table_file, tmp_path):
+    aside = counted(60, 5)
+    aside.to_csv(tmp_path / "aside.csv", index=False)
+    for stream in (False, True):
+        model = small(likelihood="poisson").fit_dataset(
+            table_file, "visits", exposure="years", validation=tmp_path / "aside.csv", stream=stream
+        )
+        scores = model.evaluate(aside[INPUTS], aside["visits"], exposure=aside["years"])
+        assert model.validation_["nll"] == pytest.approx(scores["nll"], rel=1e-4)
+    aside.drop(columns="years").to_csv(tmp_path / "without.csv", index=False)
+    with pytest.raises(InputError, match="no column 'years'"):
+        small(likelihood="poisson").fit_dataset(
+            table_file, "visits", exposure="years", validation=tmp_path / "without.csv"
+        )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_exposures_of_files_that_are_refused(table_file, tmp_path, stream):
+    table = counted()
+    for cell, words in ((0.0, "is 0 in row 7"), (np.nan, "is nan in row 7"), ("long", "must hold numbers, got 'long'")):
+        table.astype({"years": object}).assign(years=table["years"].where(table.index != 7, cell)).to_csv(
+            tmp_path / "bad.csv", index=False
+        )
+        with pytest.raises(InputError, match=rf"exposure column 'years' of '.*bad\.csv' {words}"):
+            small(likelihood="poisson").fit_dataset(tmp_path / "bad.csv", "visits", exposure="years", stream=stream)
+    for given, roles, message in (
+        ({}, {}, "exposure is for a likelihood of counts"),
+        ({"likelihood": "poisson"}, {"upper": "a"}, "exposure is for one target that is a count, and known exactly"),
+        ({"likelihood": "poisson"}, {"target": ["visits", "a"]}, "exposure is for one target"),
+        ({"likelihood": "poisson"}, {"target": "years"}, "exposure names the column 'years', which target names"),
+        ({"likelihood": "poisson"}, {"exposure": "weeks"}, "no column 'weeks'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            small(**given).fit_dataset(table_file, **{"target": "visits", "exposure": "years", **roles}, stream=stream)
+
+
+def test_predictions_that_have_no_exposure(from_file, table_file, tmp_path):
+    plain = small().fit_dataset(table_file, "visits")
+    with pytest.raises(InputError, match="exposure is for counts"):
+        plain.predict_dataset(table_file, tmp_path / "out", exposure="years")
+    with pytest.raises(InputError, match="exposure is for counts"):
+        evaluate_file(plain.fitted_, table_file, exposure="years")
+    counted().assign(years=0.0).to_csv(tmp_path / "zero.csv", index=False)
+    with pytest.raises(InputError, match=r"exposure column 'years' of '.*zero\.csv' is 0 in row 0"):
+        from_file.predict_dataset(tmp_path / "zero.csv", tmp_path / "out", exposure="years")
+    assert not list((tmp_path / "out").glob("*.parquet"))

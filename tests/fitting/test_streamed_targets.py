@@ -19,10 +19,11 @@ from support.streams import small
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::deepbasis.FitWarning")]
 
-BESIDE = ("time", "until", "visits", "grade", "heat", "cost", "weight")
+BESIDE = ("time", "until", "visits", "claims", "years", "grade", "heat", "cost", "weight")
 KINDS: dict[str, tuple[dict[str, Any], Any, dict[str, str]]] = {
     "censored": ({"target": "log"}, "time", {"upper": "until"}),
     "poisson": ({"likelihood": "poisson"}, "visits", {}),
+    "exposed": ({"likelihood": "poisson"}, "claims", {"exposure": "years"}),
     "negative-binomial": ({"likelihood": "negative-binomial"}, "visits", {}),
     "count": ({"target": "count"}, "visits", {}),
     "ordinal": ({"target": "ordinal"}, "grade", {}),
@@ -37,6 +38,7 @@ def table(rows: int, seed: int = 0) -> pd.DataFrame:
     a, b = rng.normal(size=(2, rows))
     life, end = np.exp(0.8 * a + 0.3 * rng.normal(size=rows)), rng.uniform(0.5, 4.0, rows)
     heat = 5.0 * np.sin(a) + rng.normal(size=rows)
+    years = rng.uniform(0.5, 4.0, rows)
     return pd.DataFrame(
         {
             "a": a,
@@ -44,6 +46,8 @@ def table(rows: int, seed: int = 0) -> pd.DataFrame:
             "time": np.minimum(life, end),
             "until": np.where(life > end, np.nan, np.minimum(life, end)),
             "visits": rng.poisson(np.exp(0.7 * a)).astype(float),
+            "claims": rng.poisson(years * np.exp(0.7 * a)).astype(float),
+            "years": years,
             "grade": np.digitize(a + 0.5 * rng.normal(size=rows), [-1.0, 0.0, 1.0]).astype(float),
             "heat": heat,
             "cost": 100.0 + b + 0.2 * heat,
@@ -89,7 +93,9 @@ def test_the_rows_are_those_of_a_table_in_memory(folder: Path, kind: str) -> Non
     if kind == "censored":
         expected = stream.target.bounded(whole.y, whole.bounds)
     elif spec.likelihood in ("poisson", "negative-binomial"):
-        expected = stream.target.counted(whole.y, None)
+        expected = stream.target.counted(whole.y, whole.exposure)
+        assert (whole.exposure is None) == (kind != "exposed")
+        assert stream.target.exposure == memory.target.exposure == others.get("exposure")
     else:
         expected = stream.target.transform(whole.y)
     np.testing.assert_array_equal(rows[:, width:-1], expected.reshape(len(rows), -1))
@@ -133,10 +139,9 @@ def test_rows_to_validate_on(folder: Path, tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_streamed_fit_is_as_good_as_one_in_memory(folder: Path, kind: str) -> None:
     test, target = table(1_000, 9), KINDS[kind][1]
-    scores = [
-        fitted(folder, kind, stream, epochs=30, learning_rate=1e-2).evaluate(test[["a", "b"]], test[target])["crps"]
-        for stream in (True, False)
-    ]
+    known = {"exposure": test["years"]} if kind == "exposed" else {}
+    models = [fitted(folder, kind, stream, epochs=30, learning_rate=1e-2) for stream in (True, False)]
+    scores = [model.evaluate(test[["a", "b"]], test[target], **known)["crps"] for model in models]
     assert scores[0] < 1.1 * scores[1]
 
 

@@ -10,7 +10,7 @@ from deepbasis.errors import InputError
 from deepbasis.registry import FORMATS
 from deepbasis.tables.formats.csv import Csv
 from deepbasis.tables.places import load
-from deepbasis.tables.roles import Roles, check_distinct, read_target
+from deepbasis.tables.roles import Roles, check_distinct, read_known
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import Table
 
@@ -49,9 +49,10 @@ def test_a_table_is_taken_apart_by_its_roles(tmp_path):
         np.testing.assert_array_equal(found.groups, table["shop"])
         plain = roles.for_validation().table(source)
         assert (plain.weight, plain.groups) == (None, None)
-    y, bounds = read_target(tmp_path / "t.csv", "price")
-    np.testing.assert_array_equal(y, table["price"])
-    assert bounds is None
+    alone = read_known(tmp_path / "t.csv", Roles([], "price"))
+    np.testing.assert_array_equal(alone.y, table["price"])
+    assert alone.bounds is None
+    assert alone.exposure is None
 
 
 @pytest.mark.parametrize("row", [0, 30])
@@ -96,7 +97,7 @@ def test_a_bad_cell_is_named_with_its_row_in_any_block(tmp_path, case):
 def test_numbers_that_are_text_are_a_target_too(tmp_path):
     table = frame()
     table.astype({"price": str}).to_parquet(tmp_path / "t.parquet")
-    np.testing.assert_array_equal(read_target(tmp_path / "t.parquet", "price")[0], table["price"])
+    np.testing.assert_array_equal(read_known(tmp_path / "t.parquet", Roles([], "price")).y, table["price"])
 
 
 def test_roles_that_no_table_can_have(tmp_path):

@@ -30,6 +30,9 @@ def evaluate(
     target: KnownTarget = None,
     lower: Annotated[str | None, option("COLUMN", "Lower bounds of a censored target.", ROLES)] = None,
     upper: Annotated[str | None, option("COLUMN", "Upper bounds of it.", ROLES)] = None,
+    exposure: Annotated[
+        str | None, option("COLUMN", "What counts were counted over; by default the column of the fit.", ROLES)
+    ] = None,
     separator: Separator = "",
     decimal: Decimal = "",
     encoding: Encoding = "",
@@ -47,7 +50,8 @@ def evaluate(
         fitted = load_model(model)
         from deepbasis.fitting.files import evaluate_file
 
-        rows, scores = evaluate_file(fitted, table_at(test, separator, decimal, encoding), target, lower, upper)
+        table = table_at(test, separator, decimal, encoding)
+        rows, scores = evaluate_file(fitted, table, target, lower, upper, exposure)
     if as_json:
         print_json({"rows": rows, **scores})
     else:

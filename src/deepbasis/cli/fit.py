@@ -62,6 +62,9 @@ def fit(
     upper: Annotated[
         str | None, option("COLUMN", "Upper bounds of it: empty where the target is at least so large.", ROLES)
     ] = None,
+    exposure: Annotated[
+        str | None, option("COLUMN", "How long, or over how much, a count was counted; with --likelihood.", ROLES)
+    ] = None,
     drop: Annotated[
         list[str] | None, option("COLUMN,...", "Columns to leave out; may be given several times.", ROLES)
     ] = None,
@@ -116,7 +119,7 @@ def fit(
 
     if train == validation == STANDARD:
         raise InputError("TRAIN and --validation cannot both be standard input: give one of them as a file")
-    check_distinct(target, weight, groups, drop or [], lambda role: f"--{role}", lower, upper)
+    check_distinct(target, weight, groups, drop or [], lambda role: f"--{role}", lower, upper, exposure)
     if not explain_plan:
         check_model_path(out, [train, validation])
     start = time.perf_counter()
@@ -151,6 +154,7 @@ def fit(
                 groups=groups,
                 lower=lower,
                 upper=upper,
+                exposure=exposure,
                 drop=drop or [],
                 drop_missing_target=drop_missing_target,
                 validation=None if validation is None else read(validation),

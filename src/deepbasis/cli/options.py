@@ -89,7 +89,7 @@ _OPTIONS = {
     **{
         name: f"--{name.replace('_', '-')}"
         for name in (
-            *("target", "weight", "groups", "lower", "upper", "drop", "drop_missing_target"),
+            *("target", "weight", "groups", "lower", "upper", "exposure", "drop", "drop_missing_target"),
             *("separator", "decimal", "encoding", "forget"),
         )
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from deepbasis.cli.common import load_model, quantile_levels, table_at, workers
 from deepbasis.cli.failures import notices
 from deepbasis.cli.options import (
     OUTPUT,
+    ROLES,
     SCALE,
     TABLE,
     Debug,
@@ -77,6 +78,9 @@ def predict(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
+    exposure: Annotated[
+        str | None, option("COLUMN", "Counts over so much, for a model of rates; by default over 1.", ROLES)
+    ] = None,
     safe_csv: Annotated[
         bool,
         typer.Option(
@@ -139,9 +143,11 @@ def predict(
             columns = class_columns(fitted, novelty)
         read = partial(table_at, new, separator, decimal, encoding)
         if many:
-            predict_files(fitted, read(), out, columns, ids=copied, memory=memory, team=team, visible=True)
+            how: Any = {"memory": memory, "team": team, "visible": True}
+            predict_files(fitted, read(), out, columns, ids=copied, exposure=exposure, **how)
         elif team.first:
-            predict_file(fitted, read(), out, columns, ids=copied, memory=memory, safe_csv=safe_csv)
+            how = {"memory": memory, "safe_csv": safe_csv}
+            predict_file(fitted, read(), out, columns, ids=copied, exposure=exposure, **how)
 
 
 def _coverage(value: float) -> float:

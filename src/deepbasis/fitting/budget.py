@@ -25,9 +25,12 @@ from typing import TYPE_CHECKING, Any
 from deepbasis.errors import InputError
 
 if TYPE_CHECKING:
-    from deepbasis.fitting.plan import Candidate
+    from deepbasis.fitting.plan import Candidate, Plan
+    from deepbasis.tables.source import Source
 
 GIB = 2**30
+VALIDATION_COPIES = 4
+"""Of rows to validate on: as encoded, as tensors, in the engine's chunks, and one in flight."""
 
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": GIB, "t": 2**40}
 _COLUMN_COPIES = 3  # of a table in memory: as read, joined and split
@@ -185,3 +188,24 @@ def _resident() -> int:
         return pages * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return _PROCESS
+
+
+@dataclass(frozen=True)
+class Room:
+    """What fits into memory besides the rest."""
+
+    members: int
+    """To be trained at a time."""
+    sizes: Sizes
+
+    @classmethod
+    def of(cls, plan: Plan, source: Source, width: int, validation: int, limit: int | None, more: int = 0) -> Room:
+        """For rows of `width` numbers, so many of them to validate on. `more` is what this process will also hold."""
+        candidate, on_host = plan.candidates[0], plan.device == "cpu"
+        item_bytes = candidate.settings.dtype.itemsize
+        need = member_bytes(candidate, width)
+        taken = more + source.open_bytes + VALIDATION_COPIES * validation * width * item_bytes
+        members = candidate.members * len(candidate.weights)
+        at_a_time = Budget.of(limit, taken).members_at_a_time(members, need) if on_host else members
+        budget = Budget.of(limit, taken + at_a_time * need * on_host)
+        return cls(at_a_time, budget.sizes(source.row_bytes, len(source.names), width, item_bytes, mixing=True))

@@ -152,8 +152,9 @@ class TableData:
                 lambda some: x[inside[some]],
                 censored=censored,
                 exposure=known.exposure,
+                exposure_name=known.exposure_name,
             )
-        if rows is not None and table.exposure is not None:
+        if rows is not None and table.exposure is not None and rows.exposure is None:
             raise InputError("rows to validate on have no exposure: leave X_val and y_val out, or the exposure")
         aside = None if rows is None else _rows(preprocessor.encoded(rows.columns), _observed(target, rows, censored))
         return cls(

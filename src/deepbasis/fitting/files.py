@@ -36,8 +36,10 @@ from deepbasis.fitting.promise import guaranteed, promise_of
 from deepbasis.fitting.run import fit_stream, fit_table
 from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.streams import StreamData
+from deepbasis.fitting.targets import check_counted
 from deepbasis.fitting.train import Execution, deadline
 from deepbasis.fitting.update import NewRows, Scores, check_learns, update
+from deepbasis.gp.counts import RATE
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import OddCells
@@ -56,7 +58,7 @@ from deepbasis.tables.predictions import (
     without_formulas,
 )
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.roles import Roles, read_known, read_target
+from deepbasis.tables.roles import Roles, check_holds_numbers, read_exposure, read_known
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import Table
 from deepbasis.tables.targets import group_names
@@ -71,6 +73,7 @@ def prepare_files(
     groups: str | None = None,
     lower: str | None = None,
     upper: str | None = None,
+    exposure: str | None = None,
     drop: Collection[str] = (),
     drop_missing_target: bool = False,
     validation: Any = None,
@@ -88,6 +91,7 @@ def prepare_files(
         raise InputError("checkpoint needs a random_state (--seed): only a run with the same seed can be resumed")
     if options.checkpoint is not None and spec.time_limit is not None:
         raise InputError("checkpoint and time_limit do not go together: a run that is resumed would have other steps")
+    check_counted(spec, exposure is not None)
     until = deadline(spec.time_limit)
     devices.present(spec.device)
     meanings = spec.columns or {}
@@ -96,14 +100,14 @@ def prepare_files(
     source = Source.open(data, drop=[*drop, *dropped], text=text)
     for note in source.notes:
         say(note)
-    roles = Roles.of(source, target, weight, groups, classes, lower, upper, drop_missing_target)
+    roles = Roles.of(source, target, weight, groups, classes, lower, upper, drop_missing_target, exposure)
     if roles.target_rule is not None:
         say(f"target column '{roles.target}' holds numbers that are written as text, and is read as such")
     aside, name = None, None if roles.outputs else roles.target
     if validation is not None:
         as_text = [*roles.features, *([roles.target] if roles.labels is not None and roles.labels.are_text else [])]
         text = [name for name in source.text_columns() if name in as_text]
-        aside = Source.open(validation, [*roles.features, *roles.targets], text=text)
+        aside = Source.open(validation, roles.for_validation().columns, text=text)
     kinds = [source.kinds[name] for name in roles.features]
     need = resident_bytes(source.rows, source.row_bytes, kinds) + source.open_bytes
     streamed = options.stream
@@ -161,21 +165,22 @@ def predict_files(
     columns: Columns,
     *,
     ids: Sequence[str] = (),
+    exposure: str | None = None,
     memory: int | str | None = None,
     team: Team = ALONE,
     visible: bool = False,
 ) -> list[Path]:
     """Every file of a table into one of the same name in the folder `out`; workers of a team share them.
 
-    Parts of files that are no longer there are removed.
+    Parts of files that are no longer there are removed. `exposure` is the column of what is counted over.
     """
-    source = open_inputs(data, fitted.preprocessor, ids)
+    source = open_inputs(data, fitted.preprocessor, ids, _exposed(fitted, exposure))
     paths = part_paths(source, out)
     check_not_read_again(data, out, paths)
     mine = range(team.rank, len(paths), team.size)
     with RowCounter(sum(source.file_rows[file] for file in mine), visible and team.first, "predicting") as progress:
         watch, odd = Watch(fitted.novelty, fitted.preprocessor), OddCells()
-        parts = part_files(fitted, source, columns, ids, memory, progress, watch, odd)
+        parts = part_files(fitted, source, columns, ids, memory, progress, watch, odd, exposure)
         if team.first:
             remove_stale_parts(data, out, paths)
         for file in mine:
@@ -192,14 +197,15 @@ def predict_file(
     columns: Columns,
     *,
     ids: Sequence[str] = (),
+    exposure: str | None = None,
     memory: int | str | None = None,
     safe_csv: bool = False,
 ) -> None:
     """One file into one file; "-" is standard output. With `safe_csv` no copied text looks like a formula."""
-    source = open_inputs(data, fitted.preprocessor, ids)
+    source = open_inputs(data, fitted.preprocessor, ids, _exposed(fitted, exposure))
     source.check_rows()
     watch, odd = Watch(fitted.novelty, fitted.preprocessor), OddCells()
-    parts = part_files(fitted, source, columns, ids, memory, watch=watch, odd=odd)
+    parts = part_files(fitted, source, columns, ids, memory, watch=watch, odd=odd, exposure=exposure)
     if out.lower().endswith(".parquet"):
         parts.write(0, Path(out))
     else:
@@ -209,19 +215,37 @@ def predict_file(
 
 
 def evaluate_file(
-    fitted: Fitted, data: Any, target: str | None = None, lower: str | None = None, upper: str | None = None
+    fitted: Fitted,
+    data: Any,
+    target: str | None = None,
+    lower: str | None = None,
+    upper: str | None = None,
+    exposure: str | None = None,
 ) -> tuple[int, dict[str, float]]:
-    """The number of rows of one file, and the scores of their predictions; the model may know its target's name."""
+    """The number of rows of one file, and the scores of their predictions; the model may know the names of its target
+    and of its exposure."""
+    exposure = fitted.target.exposure if exposure is None else exposure
+    _exposed(fitted, exposure)
     targets = _targets(fitted, target)
-    columns = [column for column in (*targets, lower, upper) if column is not None]
+    columns = [column for column in (*targets, lower, upper, exposure) if column is not None]
     beside = [] if fitted.preprocessor.input_columns else columns  # of an array: all columns but these
     source = open_inputs(data, fitted.preprocessor, beside)
     labels = fitted.target.labels if fitted.target.classes else None
-    y, bounds = read_target(data, targets, labels, lower, upper)
+    roles = Roles([], targets[0], labels=labels, lower=lower, upper=upper, outputs=fitted.target.outputs)
+    known = read_known(data, replace(roles, exposure=exposure))
     encode = _Encode(fitted, input_names(source, fitted.preprocessor, beside))
     predicted = fitted.predict_encoded(encode(block) for block in source.all_blocks(encode.names, ROWS_AT_A_TIME))
     encode.odd.warn(source.name)
-    return len(y), scores(predicted, y, bounds, outputs=fitted.target.outputs)
+    if known.exposure is not None:
+        predicted = PredictiveDistribution(predicted).exposed(known.exposure).tensors
+    return len(known), scores(predicted, known.y, known.bounds, outputs=fitted.target.outputs)
+
+
+def _exposed(fitted: Fitted, exposure: str | None) -> list[str]:
+    """The column of an exposure, which is for a model of rates, as a list."""
+    if exposure is not None and fitted.target.name != RATE:
+        raise InputError("exposure is for counts: fit with likelihood='poisson' or 'negative-binomial'")
+    return [] if exposure is None else [exposure]
 
 
 def _targets(fitted: Fitted, target: str | None) -> tuple[str, ...]:
@@ -284,11 +308,15 @@ def part_files(
     progress: Callable[[int], None] = lambda rows: None,
     watch: Watch | None = None,
     odd: OddCells | None = None,
+    exposure: str | None = None,
 ) -> PartFiles:
     """The predictions of this model for a source, read and written in blocks that fit into memory."""
     if fitted.target.outputs and isinstance(columns, PredictionColumns):
         columns = OutputColumns(fitted.target.outputs, columns)
-    encode = _Encode(fitted, input_names(source, fitted.preprocessor, ids), odd or OddCells())
+    names = input_names(source, fitted.preprocessor, [*ids, *_exposed(fitted, exposure)])
+    encode = _Encode(fitted, names, odd or OddCells())
+    if exposure is not None:
+        check_holds_numbers(source, "exposure", exposure)
     of_one = columns.of_each if isinstance(columns, OutputColumns) else columns
     if isinstance(of_one, PredictionColumns) and of_one.guarantee and of_one.coverage is not None:
         promise_of(fitted).promise(of_one.coverage)  # refused before anything is predicted
@@ -309,9 +337,12 @@ def part_files(
         if watch is not None:
             watch.look(x)
         found = distribution_of(fitted.target, fitted.predict_encoded([x]), fitted.device)
+        found = found if exposure is None else found.exposed(read_exposure(block, exposure))
         return columns.numbers(found, lambda: fitted.novelty.p_values(x).numpy(), partial(promised, block, found))
 
-    return PartFiles(source, encode.names, predict, columns, ids, fitted.fingerprint, sizes.block_rows, progress)
+    inputs = list(dict.fromkeys([*names, *_exposed(fitted, exposure)]))
+    model = fitted.fingerprint if exposure is None else f"{fitted.fingerprint}, exposure {exposure}"
+    return PartFiles(source, inputs, predict, columns, ids, model, sizes.block_rows, progress)
 
 
 def class_columns(fitted: Fitted, novelty: bool = False) -> ClassColumns:

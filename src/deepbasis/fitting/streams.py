@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.streams import Stream
 from deepbasis.errors import InputError
 from deepbasis.fitting.apart import MOST_APART, Apart
-from deepbasis.fitting.budget import Budget, Sizes, member_bytes
+from deepbasis.fitting.budget import VALIDATION_COPIES, Budget, Room, Sizes
 from deepbasis.fitting.decide import hold_out, make_plan, needs_line, scaling
 from deepbasis.fitting.kinds import CONFORMAL
 from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty
@@ -39,7 +39,6 @@ from deepbasis.tables.table import HeldOut, most_rows
 
 T = TypeVar("T")
 
-_VALIDATION_COPIES = 4  # as encoded, as tensors, in the engine's chunks, and one in flight
 _SOME_CELLS = 4_000_000  # of the encoded rows that novelty is learned from
 
 
@@ -167,7 +166,7 @@ def all_rows(source: Source, encoder: Encoder, limit: int | None) -> Rows:
     plain = encoder.for_validation()
     plain.roles.check_numbers(source)
     budget = Budget.of(limit, source.open_bytes)
-    need = _VALIDATION_COPIES * source.rows * plain.width * plain.dtype.itemsize
+    need = VALIDATION_COPIES * source.rows * plain.width * plain.dtype.itemsize
     if need > budget.left // 2:
         raise InputError(
             f"{source.name} has {source.rows:,} rows, too many to validate on: they are held in memory; give fewer"
@@ -227,9 +226,10 @@ class StreamData:
                 if roles.outputs:
                     target, because = outputs_scaler(spec, roles.outputs, y, weight, y, inputs)
                 else:
-                    censored = roles.is_censored
-                    y = np.concatenate([y[:, 0] if censored else y, ends])
-                    target, because = target_scaler(spec, y[:-2], weight, y, inputs, censored=censored, complete=False)
+                    beside: Any = {"exposure": None if roles.exposure is None else y[:, 1], "complete": False}
+                    beside |= {"censored": roles.is_censored, "exposure_name": roles.exposure}
+                    y = y if y.ndim == 1 else y[:, 0]
+                    target, because = target_scaler(spec, y, weight, np.concatenate([y, ends]), inputs, **beside)
         if target.warp is None:
             target = statistics.target()
         few = rows[: min(REFERENCE + CALIBRATION, max(1, _SOME_CELLS // preprocessor.width))]
@@ -288,27 +288,6 @@ class StreamData:
         source, width = self.survey.source, self.encoder(torch.float64).width
         everyone = _from_all(lambda: Room.of(plan, source, width, len(validation), self.limit), team)
         return Room(min(one.members for one in everyone), everyone[team.rank].sizes)
-
-
-@dataclass(frozen=True)
-class Room:
-    """What fits into memory besides the rest."""
-
-    members: int
-    """To be trained at a time."""
-    sizes: Sizes
-
-    @classmethod
-    def of(cls, plan: Plan, source: Source, width: int, validation: int, limit: int | None, more: int = 0) -> Room:
-        """For rows of `width` numbers, so many of them to validate on. `more` is what this process will also hold."""
-        candidate, on_host = plan.candidates[0], plan.device == "cpu"
-        item_bytes = candidate.settings.dtype.itemsize
-        need = member_bytes(candidate, width)
-        taken = more + source.open_bytes + _VALIDATION_COPIES * validation * width * item_bytes
-        members = candidate.members * len(candidate.weights)
-        at_a_time = Budget.of(limit, taken).members_at_a_time(members, need) if on_host else members
-        budget = Budget.of(limit, taken + at_a_time * need * on_host)
-        return cls(at_a_time, budget.sizes(source.row_bytes, len(source.names), width, item_bytes, mixing=True))
 
 
 def _refuse_early(spec: Spec, source: Source, roles: Roles, fraction: float | None, limit: int | None) -> None:

@@ -43,6 +43,7 @@ def target_scaler(
     *,
     censored: bool = False,
     exposure: Floats | None = None,
+    exposure_name: str | None = None,
     complete: bool = True,
 ) -> tuple[TargetScaler, str]:
     """From the rows to fit: the scaler that was asked for, and why, where "auto" has decided.
@@ -54,9 +55,9 @@ def target_scaler(
     if spec.likelihood in COUNTS:
         if censored:
             raise InputError(f"likelihood {spec.likelihood!r} cannot be trained by bounds: leave lower and upper out")
-        return TargetScaler(0.0, 1.0, _rate(spec, y, weight, every_y, exposure)), "the log of the rate of a count"
-    if exposure is not None:
-        raise InputError(f"exposure is for a likelihood of counts, {' or '.join(COUNTS)}, not {spec.likelihood!r}")
+        rate = replace(_rate(spec, y, weight, every_y, exposure), exposure=exposure_name)
+        return TargetScaler(0.0, 1.0, rate), "the log of the rate of a count"
+    check_counted(spec, exposure is not None)
     name: Any = RECIPES[spec.recipe].target if isinstance(spec.target, str) and spec.target == AUTO else spec.target
     why, ends = "", (float(every_y.min()), float(every_y.max()))
     if isinstance(name, str) and name == AUTO:
@@ -109,6 +110,12 @@ def outputs_scaler(
     found = [target_scaler(single, y[:, k], weight, every_y[:, k], inputs, complete=False) for k in range(len(names))]
     words = [f"{name}: {one.name}{f' ({why})' if why else ''}" for name, (one, why) in zip(names, found, strict=True)]
     return TargetScaler(0.0, 1.0, Several(names, tuple(one for one, _ in found))), "; ".join(words)
+
+
+def check_counted(spec: Spec, exposed: bool) -> None:
+    """Only counts have an exposure."""
+    if exposed and spec.likelihood not in COUNTS:
+        raise InputError(f"exposure is for a likelihood of counts, {' or '.join(COUNTS)}, not {spec.likelihood!r}")
 
 
 def _rate(spec: Spec, y: Floats, weight: Floats | None, every_y: Floats, exposure: Floats | None) -> Rate:

@@ -149,6 +149,8 @@ class Rate:
     """f is the log of a rate, in units of `base`: that of all rows together."""
 
     base: float
+    exposure: str | None = None
+    """The column that says what each count was counted over, where it has a name."""
 
     def __post_init__(self) -> None:
         if not 1.0 / _LARGEST_BASE <= self.base <= _LARGEST_BASE:
@@ -170,7 +172,10 @@ class Rate:
 
     @classmethod
     def from_state(cls, record: Mapping[str, Any]) -> "Rate":
-        return cls(float(record["base"]))
+        exposure = record["exposure"]
+        if not isinstance(exposure, str | None):
+            raise InputError(f"the exposure of a count must be the name of a column, got {exposure!r}")
+        return cls(float(record["base"]), exposure)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,10 @@ class Encoder:
         if self.censored:
             known, bounds = (y, np.stack([y, y], 1)) if y.ndim == 1 else (y[:, 0], y[:, 1:])
             return self.target.bounded(known, bounds)
-        return self.target.counted(check_counts(y), None) if self.target.name == RATE else self.target.transform(y)
+        if self.target.name == RATE:
+            counts, exposure = (y, None) if y.ndim == 1 else y.T
+            return self.target.counted(check_counts(counts), exposure)
+        return self.target.transform(y)
 
     def present(self, rows: Array) -> Mask:
         """Rows of positive weight."""

@@ -118,22 +118,22 @@ Columns = PredictionColumns | ClassColumns | OutputColumns
 # ---- the columns that a model takes ----------------------------------------------------------------------------------
 
 
-def open_inputs(data: Any, preprocessor: Preprocessor, ids: Sequence[str] = ()) -> Source:
-    """New rows for a model: the columns of `ids`, which are copied, and those that the model needs.
+def open_inputs(data: Any, preprocessor: Preprocessor, ids: Sequence[str] = (), beside: Sequence[str] = ()) -> Source:
+    """New rows for a model: the columns of `ids`, which are copied, those that the model needs, and those `beside`.
 
     Columns that it knows as text are read as text. `input_names` are the names of its inputs in their order.
     """
     names = preprocessor.input_columns
     if names is None:
         source = Source.open(data, text=ids)
-        names = [name for name in source.names if name not in ids]
+        names = [name for name in source.names if name not in (*ids, *beside)]
         if len(names) != len(preprocessor.encodings):
             raise InputError(
                 f"{source.name} has {len(names)} columns beside those that are copied, but the model was fitted on an "
                 f"array of {len(preprocessor.encodings)} without names: give exactly those, in their order"
             )
-    text = [*_text_columns(names, preprocessor.encodings), *(name for name in ids if name not in names)]
-    found = Source.open(data, list(dict.fromkeys([*ids, *preprocessor.needed(names)])), text=text)
+    text = [*_text_columns(names, preprocessor.encodings), *(name for name in ids if name not in (*names, *beside))]
+    found = Source.open(data, list(dict.fromkeys([*ids, *preprocessor.needed(names), *beside])), text=text)
     for note in found.notes:
         warn_of_table(note)
     return found

@@ -19,7 +19,7 @@ from deepbasis.tables.reading import numbers
 from deepbasis.tables.recognition import number_rule
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import HeldOut, Table
-from deepbasis.tables.targets import check_bounds, check_target, check_weight, check_weights
+from deepbasis.tables.targets import check_bounds, check_exposure, check_target, check_weight, check_weights
 
 _NUMBERS = ("numeric", "boolean", MISSING)
 _ROWS_AT_A_TIME = 65_536
@@ -33,10 +33,11 @@ def check_distinct(
     named: Callable[[str], str] = str,
     lower: str | None = None,
     upper: str | None = None,
+    exposure: str | None = None,
 ) -> None:
     """A column has one role. `named` is how the user calls a role: target, or --target."""
     roles: dict[str, str] = {}
-    once = (("weight", weight), ("groups", groups), ("lower", lower), ("upper", upper))
+    once = (("weight", weight), ("groups", groups), ("lower", lower), ("upper", upper), ("exposure", exposure))
     targets = (("target", one) for one in _listed(target))
     for role, column in (*targets, *once, *(("drop", one) for one in drop)):
         if column in roles:
@@ -66,6 +67,8 @@ class Roles:
     """Whether rows without a target are left out, and not refused."""
     outputs: tuple[str, ...] = ()
     """All columns of several outputs, of which `target` is the first."""
+    exposure: str | None = None
+    """How long, or over how much, a target that is a count was counted."""
 
     def __post_init__(self) -> None:
         if self.outputs and self.drop_missing_target:
@@ -74,6 +77,8 @@ class Roles:
             raise InputError("lower and upper are bounds of a number, and the target is a class: leave them out")
         if self.is_censored and self.drop_missing_target:
             raise InputError("drop_missing_target is for a target without bounds: remove the rows without one yourself")
+        if self.exposure is not None and (self.labels is not None or self.outputs or self.is_censored):
+            raise InputError("exposure is for one target that is a count, and known exactly: leave it out")
 
     @classmethod
     def of(
@@ -86,16 +91,17 @@ class Roles:
         lower: str | None = None,
         upper: str | None = None,
         drop_missing_target: bool = False,
+        exposure: str | None = None,
     ) -> Roles:
         """Every other column is a feature. `classes` says whether the target is one; None: if it holds no numbers."""
-        check_distinct(target, weight, groups, lower=lower, upper=upper)
+        check_distinct(target, weight, groups, lower=lower, upper=upper, exposure=exposure)
         name, targets = source.files[0].place.name, _listed(target)
         target, outputs = targets[0], tuple(targets) if len(targets) > 1 else ()
         if outputs and classes:
             raise InputError(f"a class is for one target, and there are {len(outputs)}: fit one model for each")
         if outputs and (lower is not None or upper is not None):
             raise InputError(f"lower and upper are bounds of one target, and there are {len(outputs)}: leave them out")
-        beside = [column for column in (*targets, weight, groups, lower, upper) if column is not None]
+        beside = [column for column in (*targets, weight, groups, lower, upper, exposure) if column is not None]
         check_present(source.names, beside, name)
         features = [column for column in source.names if column not in beside]
         if not features:
@@ -103,17 +109,19 @@ class Roles:
         labels, rule = None, None if classes or outputs else _number_rule(source, target, drop_missing_target)
         if classes or (not outputs and classes is None and rule is None and _holds_classes(source, target)):
             labels = _read_labels(source, target, drop_missing_target)
-        roles = cls(features, target, weight, groups, labels, lower, upper, rule, drop_missing_target, outputs)
+        roles = cls(
+            features, target, weight, groups, labels, lower, upper, rule, drop_missing_target, outputs, exposure
+        )
         roles.check_numbers(source)
         return roles
 
     def check_numbers(self, source: Source) -> None:
         """Of the table that is trained on, or of another: target, weight and bounds must be numbers."""
         is_number = self.labels is None and self.target_rule is None
-        beside = [("weight", self.weight), ("lower", self.lower), ("upper", self.upper)]
+        beside = [(role, getattr(self, role)) for role in ("weight", "lower", "upper", "exposure")]
         for role, column in (*beside, *((("target", one) for one in self.targets) if is_number else ())):
             if column is not None:
-                _check_numbers(source, role, column)
+                check_holds_numbers(source, role, column)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -121,11 +129,11 @@ class Roles:
 
     def for_validation(self) -> Roles:
         """Of another table, whose rows count once each."""
-        return Roles(self.features, self.target, labels=self.labels, target_rule=self.target_rule, outputs=self.outputs)
+        return replace(self, weight=None, groups=None, lower=None, upper=None, drop_missing_target=False)
 
     @property
     def columns(self) -> list[str]:
-        beside = (self.weight, self.groups, self.lower, self.upper)
+        beside = (self.weight, self.groups, self.lower, self.upper, self.exposure)
         return [*self.features, *self.targets, *(column for column in beside if column is not None)]
 
     def table(self, source: Source) -> Table:
@@ -135,9 +143,9 @@ class Roles:
         pieces: list[tuple[Any, ...]] = []
         for block in source.all_blocks(self.columns, _ROWS_AT_A_TIME):
             group = None if self.groups is None else self.groups_of(block)
-            known = self.target_of(block), self.weight_of(block), self.bounds_of(block)
+            known = self.target_of(block), self.weight_of(block), self.bounds_of(block), self.exposure_of(block)
             pieces.append((self.features_of(block), *known, group))
-        features, y, weights, bounds, groups = zip(*pieces, strict=True)
+        features, y, weights, bounds, exposures, groups = zip(*pieces, strict=True)
         weight = None
         if self.weight is not None:
             weight = check_weight(np.concatenate(weights), source.rows, f"weight column '{self.weight}'")
@@ -150,7 +158,9 @@ class Roles:
             self.labels,
             None if bounds[0] is None else np.concatenate(bounds),
             source.decimal,
-            outputs=self.outputs,
+            None if self.exposure is None else np.concatenate(exposures),
+            self.exposure,
+            self.outputs,
         )
         gaps = np.isnan(table.y) if table.y.ndim == 1 else np.zeros(len(table), dtype=bool)
         if gaps.all():
@@ -192,10 +202,20 @@ class Roles:
             ends = (None if column is None else numbers(block.table.column(column)) for column in columns)
             return check_bounds(self.target_of(block), *ends)
 
+    def exposure_of(self, block: FileBlock) -> Array | None:
+        return None if self.exposure is None else read_exposure(block, self.exposure)
+
     def observed_of(self, block: FileBlock) -> Array:
-        """What is known of the target: [n], [n, m] of several outputs, or y and its bounds, [n, 3]."""
-        y, bounds = self.target_of(block), self.bounds_of(block)
-        return y if bounds is None else np.column_stack([y, bounds])
+        """What is known of the target: [n], [n, m] of several outputs, y and its bounds, [n, 3], or y and its
+        exposure, [n, 2]."""
+        y, bounds, exposure = self.target_of(block), self.bounds_of(block), self.exposure_of(block)
+        beside = bounds if exposure is None else exposure
+        return y if beside is None else np.column_stack([y, beside])
+
+    @property
+    def observed_numbers(self) -> int:
+        """Columns of it; 0 if it is [n]."""
+        return 3 if self.is_censored else len(self.outputs) if self.exposure is None else 2
 
     @property
     def is_censored(self) -> bool:
@@ -229,18 +249,10 @@ def _listed(target: str | Sequence[str]) -> list[str]:
     return found
 
 
-def read_target(
-    data: Any,
-    column: str | Sequence[str],
-    labels: Labels | None = None,
-    lower: str | None = None,
-    upper: str | None = None,
-) -> tuple[Array, Array | None]:
-    """The targets of a table, to compare predictions with, and their bounds; those of classes are their numbers."""
-    columns = _listed(column)
-    several = tuple(columns) if len(columns) > 1 else ()
-    table = read_known(data, Roles([], columns[0], labels=labels, lower=lower, upper=upper, outputs=several))
-    return table.y, table.bounds
+def read_exposure(block: FileBlock, column: str) -> Array:
+    with block.located():
+        name = f"exposure column '{column}' of {block.name}"
+        return check_exposure(numbers(block.table.column(column)), len(block), name)
 
 
 def read_known(data: Any, roles: Roles) -> Table:
@@ -288,7 +300,7 @@ def _number_rule(source: Source, target: str, gaps: bool = False) -> Rule | None
     return number_rule(joined(first).rows(slice(_ROWS_AT_A_TIME)), source.decimal, gaps) if first else None
 
 
-def _check_numbers(source: Source, role: str, column: str) -> None:
+def check_holds_numbers(source: Source, role: str, column: str) -> None:
     """Refuse a column of anything else, with the first value that is not a number: one cell makes a CSV column text."""
     if source.kinds[column] in _NUMBERS:
         return

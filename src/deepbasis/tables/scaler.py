@@ -96,6 +96,11 @@ class TargetScaler:
         """The names of several outputs; none if there is one target."""
         return self.warp.names if isinstance(self.warp, Several) else ()
 
+    @property
+    def exposure(self) -> str | None:
+        """The name of a count's exposure in the fit."""
+        return self.warp.exposure if isinstance(self.warp, Rate) else None
+
     def check(self, y: Any) -> Floats:
         """What a user gives as targets, as numbers."""
         if isinstance(self.warp, Several):

@@ -266,8 +266,7 @@ def scan(
     statistics = TableStatistics.empty(roles.features, len(source.units))
     nobody, nothing = np.empty(0, np.int64), np.empty(0)
     no_weight = None if roles.weight is None else nothing
-    numbers = 3 if roles.is_censored else len(roles.outputs)
-    no_y = np.empty((0, numbers)) if numbers else nothing
+    no_y = np.empty((0, roles.observed_numbers)) if roles.observed_numbers else nothing
     held = [HeldRows(nobody, nobody, list(statistics.sample), no_y, no_weight)]
     for unit in units:
         file = source.units[unit].file

@@ -63,6 +63,8 @@ class Table:
     """The decimal separator of its cells of text, where that is known."""
     exposure: Floats | None = None
     """Of counts."""
+    exposure_name: str | None = None
+    """The column, or the series, that it was."""
     outputs: tuple[str, ...] = ()
     """The names of several outputs: y is then [n, m]."""
 
@@ -88,9 +90,10 @@ class Table:
         given = None if groups is None else check_groups(groups, rows)
         weights = None if weight is None else check_weight(weight, rows)
         bounds = check_bounds(target, lower, upper)
-        exposed = None if exposure is None else check_exposure(exposure, rows)
+        exposed, called = None if exposure is None else check_exposure(exposure, rows), getattr(exposure, "name", None)
         outputs = output_names(y, target.shape[1]) if target.ndim > 1 else ()
-        return cls(names, columns, target, weights, given, labels, bounds, exposure=exposed, outputs=outputs)
+        found = cls(names, columns, target, weights, given, labels, bounds, outputs=outputs)
+        return replace(found, exposure=exposed, exposure_name=called if isinstance(called, str) else None)
 
     @classmethod
     def for_validation(cls, X_val: Any, y_val: Any, like: Preprocessor) -> Table:

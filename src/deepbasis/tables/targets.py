@@ -86,16 +86,16 @@ def check_counts(y: Floats) -> Floats:
     return y
 
 
-def check_exposure(exposure: Any, n: int) -> Floats:
+def check_exposure(exposure: Any, n: int, name: str = "exposure") -> Floats:
     """Of counts: how long, or how much, each was counted over."""
-    values = _numbers(as_array(exposure, "exposure"), "exposure")
+    values = _numbers(as_array(exposure, name), name)
     if values.shape != (n,):
-        raise InputError(f"exposure must be one number for each row: shape ({n},), got {values.shape}")
+        raise InputError(f"{name} must be one number for each row: shape ({n},), got {values.shape}")
     wrong = ~((values >= 1.0 / LARGEST) & (values <= LARGEST))
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(
-            f"exposure is {values[row]:g} in row {row}: it must be a positive number; leave out rows that were not "
+            f"{name} is {values[row]:g} in row {row}: it must be a positive number; leave out rows that were not "
             "counted at all"
         )
     return values
