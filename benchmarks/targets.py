@@ -60,14 +60,29 @@ def speeds(name: str) -> Callable[[Path], Table]:
     return read
 
 
-def column(name: str, target: str, block: int = 1) -> Callable[[Path], Table]:
-    """The last column of a table; `block` rows in a row stay together."""
+def column(
+    name: str, target: str, groups: Callable[[pd.DataFrame], np.ndarray] | None = None
+) -> Callable[[Path], Table]:
+    """The last column of a table; without groups, rows with the same inputs stay together."""
 
     def read(folder: Path) -> Table:
         table = pd.read_csv(folder / "tables" / f"{name}.csv.gz")
-        return Table(table.iloc[:, :-1], table.iloc[:, -1].to_numpy(float), np.arange(len(table)) // block, target)
+        X, y = table.iloc[:, :-1], table.iloc[:, -1].to_numpy(float)
+        copies = X.groupby(list(X.columns), dropna=False).ngroup().to_numpy()
+        return Table(X, y, copies if groups is None else groups(X), target)
 
     return read
+
+
+def persons(table: pd.DataFrame) -> np.ndarray:
+    """Of a panel without names whose rows are in order: the same person as long as the years go up, the sex stays and
+    the year of birth does, to within one.
+
+    Two that look like one stay together, which does no harm.
+    """
+    born = (table["year"] - table["age"]).diff().abs()
+    new = (table["year"].diff() <= 0) | (table["female"].diff() != 0) | (born > 1)
+    return new.cumsum().to_numpy()
 
 
 TABLES = {
@@ -76,7 +91,7 @@ TABLES = {
     "georgia": speeds("fixed_2023Q2_georgia"),
     "abalone": column("abalone", "count"),
     "doctor-visits": column("doctor_visits", "count"),
-    "rwm5yr": column("rwm5yr", "count", 200),  # a panel without names: its rows are in order
+    "rwm5yr": column("rwm5yr", "count", persons),
     "wine-white": column("wine_white", "ordinal"),
 }
 

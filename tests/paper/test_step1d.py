@@ -14,11 +14,11 @@ from deepbasis import plots
 from deepbasis.errors import CheckpointMismatchError
 from deepbasis.gp import metrics
 from deepbasis.paper import data_step1d as dataset
-from deepbasis.paper import step1d, step1d_figures, step1d_parts, step1d_tables
+from deepbasis.paper import step1d, step1d_figures, step1d_parts, step1d_sizes, step1d_tables
 from deepbasis.paper.parts import Folder, Part
 from deepbasis.paper.records import Records
-from deepbasis.paper.step1d_parts import Step1dSize, Study
 from deepbasis.paper.step1d_results import DPPGP, EXACT_DBK, EXACT_RBF, GRID, Collapse, PartFit, Results, StudyResults
+from deepbasis.paper.step1d_sizes import Step1dSize, Study
 
 pytest.importorskip("gpytorch")  # here, not in a test: importing it warns of what is deprecated in torch
 
@@ -33,10 +33,13 @@ SIZE = Step1dSize(
             most_steps=6,
             constant_ranks=(8,),
             collapse_steps=3,
+            expansions=("dbk-matern", "dbk-bsplines"),
         ),
     ),
     seeds=2,
     focus=60,
+    expansion_rows=60,
+    expansion_seeds=2,
     training_rows=250,
     other_rows=30,
     exact_steps=3,
@@ -85,7 +88,8 @@ def test_every_part_is_there_and_the_table_names_every_figure(done):
         "time-rbf-n60",
         "time-dkl-n60",
     }
-    assert made == sizes | others | times
+    expansions = {f"expansion-a0.4-n60-dbk-{name}" for name in ("matern", "bsplines")}
+    assert made == sizes | others | times | expansions
     text = (done / "tables.md").read_text()
     assert {f"({name}-amplitude-0.4.png)" for name in FIGURES} == set(re.findall(r"\([^ )]+\.png\)", text))
     assert "Quick run" in text
@@ -101,6 +105,7 @@ def test_every_part_is_there_and_the_table_names_every_figure(done):
         ("n=60 amplitude=0.4", "dkl-exact", "dkl-a0.4-n60"),
         ("rank=8 n=60 amplitude=0.4", "dbk-silu", "rank-a0.4-r8"),
         ("rank=8 n=60 amplitude=0.4 rate=constant", "dbk-silu", "constant-a0.4-r8"),
+        ("expansion n=60 amplitude=0.4", "dbk-bsplines", "expansion-a0.4-n60-dbk-bsplines"),
     ],
 )
 def test_the_table_holds_mean_and_spread_of_what_the_parts_hold(done, setting, method, name):
@@ -222,7 +227,7 @@ def test_only_some_parts(tmp_path):
         "figure5-amplitude-0.4.png",
         "figure5-appendix-amplitude-0.4.png",
     }
-    assert "15 parts of this study have not been computed" in (tmp_path / "tables.md").read_text()
+    assert "17 parts of this study have not been computed" in (tmp_path / "tables.md").read_text()
 
 
 def test_nothing_at_all_is_no_error(tmp_path):
@@ -376,13 +381,24 @@ def test_seeds_that_all_failed_leave_a_gap_and_no_figure():
 
 
 def test_the_sizes_are_the_papers_where_they_can_be():
-    main, printed = step1d.FULL.studies
+    main, printed = step1d_sizes.FULL.studies
     assert (main.amplitude, printed.amplitude) == (0.4, 2.0)
     assert main.sizes == (500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
     assert main.ranks == (1, 2, 4, 8, 16, 32, 64)
-    assert step1d.FULL.seeds == 10
-    for one in step1d.FULL.studies:
+    assert step1d_sizes.FULL.seeds == 10
+    for one in step1d_sizes.FULL.studies:
         assert max(one.gp_sizes) <= 20_000
-        assert step1d.FULL.focus in one.sizes
-        assert step1d.FULL.focus in one.gp_sizes
+        assert step1d_sizes.FULL.focus in one.sizes
+        assert step1d_sizes.FULL.focus in one.gp_sizes
         assert set(step1d_figures.SHOWN_RANKS) <= set(one.ranks)
+
+
+def test_an_expansion_is_trained_as_silu_is(done):
+    """But for its basis: the same settings, rows and seeds; and the readable table has them one below the other."""
+    silu, other = (part(done, name) for name in ("dppgp-a0.4-n60", "expansion-a0.4-n60-dbk-matern"))
+    assert other.made["settings"] == {**silu.made["settings"], "method": "dbk-matern"}
+    mine, theirs = (one.values["records"][0] for one in (silu, other))
+    assert mine["seed"] == theirs["seed"]
+    assert mine["nll"] != theirs["nll"]
+    names = re.findall(r"^\| (dbk-\w+) \|", (done / "tables.md").read_text(), flags=re.MULTILINE)
+    assert names == ["dbk-silu", "dbk-matern", "dbk-bsplines"]

@@ -69,9 +69,9 @@ def reproduce(
     with ProgressBar() as bar:
         folder = Folder(place, devices.present(device), tuple(only or ()), bar, tell=typer.echo)
         if experiment == "step1d":
-            from deepbasis.paper import step1d
+            from deepbasis.paper import step1d, step1d_sizes
 
-            step1d.run(folder, step1d.QUICK if quick else step1d.FULL)
+            step1d.run(folder, step1d_sizes.QUICK if quick else step1d_sizes.FULL)
         elif experiment == "uci":
             from deepbasis.paper import data_uci, uci
 

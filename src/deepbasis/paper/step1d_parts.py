@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from deepbasis.paper.parts import Content, Folder, Part
 from deepbasis.paper.protocol import FAST_LOG as READING
 from deepbasis.paper.records import to_draw
 from deepbasis.paper.step1d_results import DPPGP, EXACT_DBK, EXACT_DKL, EXACT_RBF, GRID, SHOWN_RANKS, StudyResults
+from deepbasis.paper.step1d_sizes import Step1dSize, Study
 from deepbasis.paper.timing import Clock, step_milliseconds
 
 # The paper's protocol (App. B, "1-D Synthetic Data").
@@ -29,7 +29,7 @@ METHOD = "dbk-silu"
 WIDTH, RANK, BATCH = 64, 128, 200
 ALPHA = BETA = 0.01
 MOST_EPOCHS, PATIENCE = 2_000, 100
-EXACT_STEPS, DATA_SEED = 2_000, 0
+DATA_SEED = 0
 
 DECAYING: Mapping[str, Any] = {"schedule": "cosine"}
 """NOTE[DIFF]: the rate of dPPGP falls from the paper's 1e-3 to 0 along a cosine; all epochs are done, and the best of
@@ -42,43 +42,6 @@ FEWEST_COMPILED_STEPS = 20_000
 """On a GPU, below this many steps compiling takes longer than it saves."""
 COLLAPSE_SEEDS, COLLAPSE_MOMENTS = 3, 40
 GP_TIMED_STEPS, GP_TIMED_SECONDS = 10, 4.0
-
-
-@dataclass(frozen=True)
-class Study:
-    """What is done at one amplitude of the noise."""
-
-    amplitude: float
-    sizes: tuple[int, ...]
-    """n of the scaling, for DBK."""
-    gp_sizes: tuple[int, ...]
-    """n of the exact GPs; 20,000 is the most that the paper could."""
-    ranks: tuple[int, ...]
-    most_steps: int
-    """Epochs of dPPGP are cut so that a training has no more steps than this."""
-    exact_seeds: Mapping[int, int] = field(default_factory=dict)
-    """By n: seeds of exact training, where not all are affordable."""
-    constant_ranks: tuple[int, ...] = ()
-    """Trained at a constant rate too, for comparison."""
-    collapse_steps: int = 0
-    """Steps of exact training through which the kernel's spectrum is followed."""
-
-
-@dataclass(frozen=True)
-class Step1dSize:
-    studies: tuple[Study, ...]
-    seeds: int
-    focus: int
-    """n of Fig. 1. NOTE[GAP]: and of the rank study, whose n the paper does not say."""
-    training_rows: int = 100_000
-    other_rows: int = 1_000
-    """To validate, and as many to test."""
-    exact_steps: int = EXACT_STEPS
-    gp_seconds: float = 20.0
-    """For all seeds of an exact GP at one n."""
-    gp_steps: int = EXACT_STEPS
-    quick: bool = False
-    """Whether its numbers mean nothing."""
 
 
 FitExact = Callable[..., Any]
@@ -139,6 +102,12 @@ class Laboratory:
         for rank in study.constant_ranks:
             part = self._dppgp(f"constant-{end}-r{rank}", focus, rank, CONSTANT, drawn=False)
             results.add_constant_rank(rank, part)
+        for method in study.expansions:
+            n = self.size.expansion_rows
+            name = f"expansion-{end}-n{n}-{method}"
+            results.add_expansion(
+                method, self._dppgp(name, n, method=method, seeds=self.size.expansion_seeds, drawn=False)
+            )
         if study.collapse_steps:
             results.add_collapse(self._collapse(f"collapse-{end}"))
         return results
@@ -146,12 +115,12 @@ class Laboratory:
     # ---- DBK through our engine --------------------------------------------------------------------------------
 
     def _dppgp(
-        self, name: str, n: int, rank: int = RANK, pace: Mapping[str, Any] = DECAYING, *, drawn: bool
+        self, name: str, n: int, rank: int = RANK, pace: Mapping[str, Any] = DECAYING, *, drawn: bool, **other: Any
     ) -> Part | None:
         epochs = epochs_within(self.study.most_steps, n)
         chosen = {"epochs": epochs, "batch_size": BATCH, **pace}
         compile = self.device.type == "cuda" and epochs * _batches(n) >= FEWEST_COMPILED_STEPS
-        return self._dbk(name, n, rank, chosen, compile, drawn=drawn)
+        return self._dbk(name, n, rank, chosen, compile, drawn=drawn, **other)
 
     def _exact(self, name: str, n: int) -> Part | None:
         """No patience: an epoch is a step, and the paper does all of them."""
@@ -169,11 +138,12 @@ class Laboratory:
         *,
         drawn: bool,
         seeds: int | None = None,
+        method: str = METHOD,
     ) -> Part | None:
         """`chosen` are settings that a recorded part must agree with; compiling or not is none of them."""
         seeds = seeds or self.size.seeds
-        build = READING.build(METHOD, 1, rank=rank, width=WIDTH)
-        settings = READING.settings(METHOD, **chosen, compile=compile)
+        build = READING.build(method, 1, rank=rank, width=WIDTH)
+        settings = READING.settings(method, **chosen, compile=compile)
         members = [Member(seed=seed, alpha=ALPHA, beta=BETA) for seed in range(seeds)]
         rows = Rows(*self.data.training.first(n))
 
@@ -191,6 +161,7 @@ class Laboratory:
             return self._described(run, drawn)
 
         settings_of_part = {**self._common(n), "seeds": seeds, "rank": rank, "width": WIDTH, **chosen}
+        settings_of_part |= {} if method == METHOD else {"method": method}
         return self.folder.part(name, settings_of_part, compute)
 
     def _common(self, n: int) -> dict[str, Any]:

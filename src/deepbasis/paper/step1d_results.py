@@ -130,6 +130,8 @@ class StudyResults:
     by_rank: dict[int, PartFit] = field(default_factory=dict)
     at_a_constant_rate: dict[int, PartFit] = field(default_factory=dict)
     """By rank."""
+    by_expansion: dict[str, PartFit] = field(default_factory=dict)
+    """By the name of the method."""
     collapse: Collapse | None = None
     missing: int = 0
     """Parts that were left out."""
@@ -144,6 +146,9 @@ class StudyResults:
     def add_constant_rank(self, rank: int, part: Part | None) -> None:
         self._add(self.at_a_constant_rate, rank, part)
 
+    def add_expansion(self, method: str, part: Part | None) -> None:
+        self._add(self.by_expansion, method, part)
+
     def add_collapse(self, part: Part | None) -> None:
         self.missing += part is None
         self.collapse = None if part is None else Collapse(part)
@@ -156,13 +161,14 @@ class StudyResults:
         return sorted({n for fits in self.sizes.values() for n in fits})
 
     def parts(self) -> Iterator[Part]:
-        for fits in (*self.sizes.values(), self.by_rank, self.at_a_constant_rate):
+        every: list[dict[Any, PartFit]] = [*self.sizes.values(), self.by_rank, self.at_a_constant_rate]
+        for fits in (*every, self.by_expansion):
             yield from (fit.part for fit in fits.values())
             yield from (fit.times for fit in fits.values() if fit.times is not None)
         if self.collapse is not None:
             yield self.collapse.part
 
-    def _add(self, place: dict[int, PartFit], key: int, part: Part | None, times: Part | None = None) -> None:
+    def _add(self, place: dict[Any, PartFit], key: Any, part: Part | None, times: Part | None = None) -> None:
         if part is None:
             self.missing += 1
         else:
@@ -175,6 +181,8 @@ class Results:
     """n of Fig. 1 and Fig. 5."""
     quick: bool
     studies: list[StudyResults]
+    expansion_rows: int = 0
+    """n of the other expansions."""
 
     def parts(self) -> list[Part]:
         """Each once: times do not depend on the noise, and the studies share them."""

@@ -48,6 +48,11 @@ def rows(results: Results) -> Iterator[Row]:
             setting = f"rank={rank} n={results.focus} {noise} rate=constant"
             yield from _fit_rows(setting, DPPGP, fit, papers_nll(study, rank))
             yield from _oracle_rows(setting, study)
+        if study.by_expansion:
+            setting = f"expansion n={results.expansion_rows} {noise}"
+            for method, fit in study.by_expansion.items():
+                yield from _fit_rows(setting, method, fit)
+            yield from _oracle_rows(setting, study)
 
 
 def papers_nll(study: StudyResults, rank: int) -> float | None:
@@ -123,6 +128,8 @@ def _study(results: Results, study: StudyResults) -> list[str]:
             f"![Bases and predictions by rank](figure5-appendix-amplitude-{study.amplitude:g}.png)\n",
             _rank_table(study),
         ]
+    if study.by_expansion:
+        pages += [f"### Other expansions: n = {results.expansion_rows:,}, {noise}\n", _expansion_table(results, study)]
     return pages
 
 
@@ -138,6 +145,20 @@ def _size_table(study: StudyResults, sizes: list[int]) -> str:
             )
     known = [number(study.oracle[score]) for score in ("mae", "nll", "crps")]
     return markdown_table(header, [*lines, ["", "oracle", *known, *["–"] * 4, ""]])
+
+
+def _expansion_table(results: Results, study: StudyResults) -> str:
+    """By the settings of dPPGP at this n, whose row is the first."""
+    header = ["expansion", "NLL", "above the oracle", "best run", "MAE", "CRPS", "effective rank", "training"]
+    silu = study.at(results.expansion_rows)
+    lines = []
+    for name, fit in {**({DPPGP: silu[DPPGP]} if DPPGP in silu else {}), **study.by_expansion}.items():
+        nll, best = fit.statistic("nll"), fit.best
+        lines.append([name, _spread(fit, "nll"), number(None if nll is None else nll[0] - study.oracle["nll"])])
+        lines[-1] += [number(None if best is None else best["nll"]), _spread(fit, "mae"), _spread(fit, "crps")]
+        lines[-1] += [_spread(fit, "effective_rank", 2), _training(fit)]
+    known = {score: number(study.oracle[score]) for score in ("mae", "nll", "crps")}
+    return markdown_table(header, [*lines, ["oracle", known["nll"], "0", "–", known["mae"], known["crps"], "–", ""]])
 
 
 def _rank_table(study: StudyResults) -> str:
