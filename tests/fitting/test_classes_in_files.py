@@ -63,3 +63,26 @@ def test_what_is_refused(folder: Path) -> None:
         small_classifier().fit_dataset(folder, "a")
     with pytest.raises(InputError, match="has 300 classes"):
         small_classifier().fit_dataset(folder, "id")
+
+
+def tariffs(rows: int, seed: int) -> pd.DataFrame:
+    """The class is a matter of chance, unless the gain is one of forty values: every second one of them decides it."""
+    rng = np.random.default_rng(seed)
+    level = rng.integers(0, 40, rows)
+    gain = np.where(rng.uniform(size=rows) < 0.6, 0.0, 1_000.0 + 10.0 * level**2)
+    chance = rng.uniform(size=rows) < 0.5
+    is_rich = np.where(gain > 0.0, level % 2 == 0, chance)
+    return pd.DataFrame({"gain": gain, "b": rng.normal(size=rows), "rich": np.where(is_rich, "yes", "no")})
+
+
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_single_values_of_a_number_can_decide_a_class(tmp_path: Path, stream: bool) -> None:
+    """A network cannot tell them apart by their place on the scale; by indicators it can."""
+    tariffs(1_500, 0).to_parquet(tmp_path / "t.parquet")
+    model = small_classifier(epochs=15, members=1, batch_size=64, learning_rate=0.02)
+    model.fit_dataset(tmp_path / "t.parquet", "rich", stream=stream)
+    found = model.fitted_.preprocessor.encodings[0]
+    assert len(found.spikes) > 20
+    test = tariffs(1_000, 1)
+    known = test[test["gain"].isin([value for value in found.spikes if value > 0.0])]
+    assert model.evaluate(known[["gain", "b"]], known["rich"])["accuracy"] > 0.95

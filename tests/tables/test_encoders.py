@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from deepbasis.tables.encoders import MAX_CATEGORIES, masses, mean_and_std, quantile, squash
+from deepbasis.tables.encoders import MAX_CATEGORIES, MAX_SPIKES, masses, mean_and_std, quantile, squash
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.reading import read_columns
 
@@ -223,3 +223,55 @@ def test_the_standard_deviation_of_enormous_and_tiny_values():
     for unit in (1e-300, 1.0, 1e300):
         mean, std = mean_and_std(*masses(values * unit, None))
         np.testing.assert_allclose([mean / unit, std / unit], [values.mean(), values.std()], rtol=1e-14)
+
+
+# --- spikes
+
+
+def gains(rows: int = 2_000) -> np.ndarray:
+    """Mostly 0, 30 values of 20 rows each, and 40 of one or two; some are missing."""
+    often, once = np.repeat(1_000.0 + 7.0 * np.arange(30), 20), 5_000.0 + np.arange(40) ** 2
+    column = np.concatenate([often, once, [99_999.0, np.nan, np.nan]])
+    return np.concatenate([np.zeros(rows - len(column)), column])
+
+
+def with_spikes(column: np.ndarray, weight: np.ndarray | None = None) -> Preprocessor:
+    return Preprocessor.fit(*read_columns(column[:, None]), weight, spikes=True)
+
+
+def test_frequent_values_of_a_column_that_is_mostly_one_have_indicators():
+    column = gains()
+    preprocessor = with_spikes(column)
+    expected = (0.0, *(1_000.0 + 7.0 * np.arange(30)))
+    assert preprocessor.encodings[0].spikes == expected
+    assert preprocessor.feature_names_out[:3] == ["x0", "x0=0", "x0=1000"]
+    new = np.concatenate([column, [1_000.5, 1e6, -1.0]])
+    out = preprocessor.transform(new[:, None])
+    np.testing.assert_array_equal(out[:, 1:-1], new[:, None] == expected)
+    np.testing.assert_array_equal(out[:, -1], np.isnan(new))
+    plain = fitted(column[:, None]).transform(new[:, None])
+    assert same_bits(np.ascontiguousarray(out[:, [0, -1]]), plain)  # the number itself is what it was
+    assert Preprocessor.from_state(preprocessor.state()) == preprocessor
+
+
+def test_weights_of_spikes_are_repetitions():
+    column = gains()
+    weight = np.where(column > 5_000.0, 15.0, 1.0)
+    repeated = np.repeat(column, weight.astype(int))
+    assert with_spikes(column, weight) == with_spikes(repeated)
+    assert len(with_spikes(column, weight).encodings[0].spikes) == MAX_SPIKES  # the most frequent of 72
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.random.default_rng(0).normal(size=500),
+        np.concatenate([np.zeros(400), np.repeat(np.arange(1.0, 16.0), 20)]),  # few values
+        np.repeat(np.arange(50.0), 20),  # none of them is most
+        np.concatenate([np.zeros(400), np.arange(100.0) + 1.0]),  # but for 0 each is rare
+    ],
+    ids=["numbers", "few", "even", "rare"],
+)
+def test_other_numbers_have_no_spikes(column):
+    assert with_spikes(column).encodings[0].spikes in ((), (0.0,))
+    assert fitted(column[:, None]).encodings[0].spikes == ()  # nor has any that is not asked for them

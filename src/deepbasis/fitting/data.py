@@ -113,21 +113,15 @@ class TableData:
             away, table = table.rows(out), table.rows(~out).weighted()
         meant = recognise(table.names, table.columns, spec.columns, table.decimal)
         table = replace(table, columns=meant.columns)
-        preprocessor = Preprocessor.fit(table.names, table.columns, table.weight, scaling=scale, rules=meant.rules)
+        how: Any = {"scaling": scale, "rules": meant.rules, "spikes": given.labels is not None}
+        preprocessor = Preprocessor.fit(table.names, table.columns, table.weight, **how)
         notes = (*meant.notes, *constants(table.columns, [one.width > 0 for one in preprocessor.encodings]))
         x = preprocessor.encoded(table.columns)
         masks = _masks(spec, row_labels(x, table.groups), table) if validation is None else ()
         known = table  # the rows that some member is fitted to
         if len(masks) == 1 and masks[0].any():
             known = table.rows(~masks[0])
-            preprocessor = Preprocessor.fit(
-                table.names,
-                known.columns,
-                known.weight,
-                within=table.columns,
-                scaling=scale,
-                rules=meant.rules,
-            )
+            preprocessor = Preprocessor.fit(table.names, known.columns, known.weight, within=table.columns, **how)
             x = preprocessor.encoded(table.columns)
         inside = np.arange(len(table)) if known is table else np.flatnonzero(~masks[0])
         rows = None if validation is None else validation(preprocessor)

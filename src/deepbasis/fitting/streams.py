@@ -55,7 +55,8 @@ class Survey:
 
     def preprocessor(self, scaling: str, meanings: Mapping[str, str] | None = None) -> Preprocessor:
         with FileBlock(self.source.name, 0, None).located():
-            return self.statistics.preprocessor(scaling, meanings, self.source.decimal)
+            spikes = self.roles.labels is not None
+            return self.statistics.preprocessor(scaling, meanings, self.source.decimal, spikes)
 
     def validation(self, encoder: Encoder) -> Rows:
         rows = encoder.held_rows(self.held, self.source)

@@ -26,9 +26,13 @@ LINEAR, LINEAR_DATES, FLAT = 10.0, 3.0, 1e12
 """Scaled numbers are kept up to 10 (dates up to 3), grow logarithmically beyond, and not at all beyond 10^12 (where
 they are 37.6)."""
 
+MAX_SPIKES = 32
+"""Values of a number column with an indicator of their own, at most."""
+
 FAR_OUT = 1000.0
 """Numbers this many robust scales from the median are left out of the mean and the standard deviation."""
 
+_SPIKE_ROWS, _SPIKE_SHARE = 10.0, 0.001  # that a value needs, the larger of the two, to be a spike
 _NORMAL_IQR = 1.3489795003921634  # of a standard normal: the scale is the standard deviation of what is normal
 
 _CYCLES = {"day of year": (366, 365.25), "day of week": (7, 7.0), "hour": (1440, 1440.0)}
@@ -61,6 +65,8 @@ class Encoding:
     """Where the squashing begins."""
     rule: Rule | None = None
     """How the column was made of text; None where it was read as it is."""
+    spikes: tuple[float, ...] = ()
+    """Numbers that have an indicator each, in ascending order."""
 
     @property
     def is_left_out(self) -> bool:
@@ -78,6 +84,7 @@ class Encoding:
         else:
             names = [f"{column} (year)" if self.kind == "datetime" else column] * self.varies
             names += [f"{column} ({phase}, {wave})" for phase in self.phases for wave in ("sin", "cos")]
+            names += [f"{column}={value:.12g}" for value in self.spikes]
         return names + [f"{column} (missing)"] * self.missing
 
 
@@ -105,11 +112,12 @@ def fit_encoding(
     scaling: str = STANDARD,
     missing: bool | None = None,
     ends: tuple[float, float] | None = None,
+    spikes: bool = False,
 ) -> Encoding:
     """Of a column that has values, from rows of positive weight.
 
     Where these are a sample of more rows, `missing` says whether a value is missing in any of them, and `ends` are the
-    smallest and the largest of all values.
+    smallest and the largest of all values. With `spikes` some numbers have an indicator of their own.
     """
     present = ~column.missing
     values = column.values[present]
@@ -135,7 +143,22 @@ def fit_encoding(
     ordinary = (distinct >= bottom) & (distinct <= top)
     mean, std = mean_and_std(distinct[ordinary], mass[ordinary])
     # Rounding can lead out of the range, and to infinity.
-    return Encoding(column.kind, missing, varies, min(max(mean, low), high) + 0.0, _usable(std))
+    center, found = min(max(mean, low), high) + 0.0, spikes and varies and column.kind == "numeric"
+    return Encoding(column.kind, missing, varies, center, _usable(std), spikes=_spikes(distinct, mass) if found else ())
+
+
+def _spikes(distinct: Array, mass: Array) -> tuple[float, ...]:
+    """The frequent values of a column that is mostly one value, often 0, and has many others.
+
+    These lie close together on a scale that has the one value in it, or one of them is far away; and single ones, a cap
+    or the rate of a tariff, may say more about a class than their place on the scale.
+    """
+    total = float(mass.sum())
+    if mass.max() <= 0.5 * total or len(distinct) <= MAX_SPIKES:
+        return ()
+    enough = np.flatnonzero(mass >= max(_SPIKE_ROWS, _SPIKE_SHARE * total))
+    kept = enough[np.argsort(-mass[enough], kind="stable")][:MAX_SPIKES]
+    return tuple(np.sort(distinct[kept]).tolist())
 
 
 def no_values(label: str) -> InputError:
@@ -238,6 +261,11 @@ def encode(encoding: Encoding, column: Column, out: Array) -> None:
             waves = np.stack([np.sin(angles), np.cos(angles)], axis=1)[steps[phase]]
             waves[missing] = 0.0  # no phase at all rather than a wrong one
             out[:, int(encoding.varies) + 2 * index : int(encoding.varies) + 2 * index + 2] = waves
+    if encoding.spikes:
+        known = np.array(encoding.spikes)
+        slot = np.minimum(np.searchsorted(known, column.values), len(known) - 1)
+        rows = np.flatnonzero(known[slot] == column.values)  # a missing value is none of them
+        out[rows, 1 + slot[rows]] = 1.0
 
 
 def _encode_categories(encoding: Encoding, column: Column, out: Array) -> None:

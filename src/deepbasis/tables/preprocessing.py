@@ -2,7 +2,8 @@
 
 What each kind of column becomes (in brackets: the names of the outputs for a column `c`):
 
-- numeric, and durations in seconds: (c - mean) / standard deviation, squashed where it is far out [c]
+- numeric, and durations in seconds: (c - mean) / standard deviation, squashed where it is far out [c]; where the
+  target is a class, also indicators of the frequent values of a column that is mostly one value [c=7298]
 - boolean: -1 and +1 [c]
 - text and categories: one-hot for the 32 most frequent [c=red], and one more for any others [c (other)]
 - dates (UTC where they have a zone): the trend, (c - median) / robust scale, squashed too [c (year)], and sine and
@@ -30,6 +31,7 @@ from deepbasis.tables.columns import KINDS, Column, missing_column
 from deepbasis.tables.encoders import (
     FLAT,
     MAX_CATEGORIES,
+    MAX_SPIKES,
     PHASES,
     STANDARD,
     Encoding,
@@ -63,12 +65,13 @@ class Preprocessor:
         within: Sequence[Column] | None = None,
         scaling: str = STANDARD,
         rules: Sequence[Rule | None] | None = None,
+        spikes: bool = False,
     ) -> Preprocessor:
         """From the rows of positive weight.
 
         A column without values in them is refused. Where they are some rows of a larger table, whose columns are
         `within`, only one without values there is; the others have no output.
-        `rules` are those that the columns were made of text by.
+        `rules` are those that the columns were made of text by. With `spikes` some numbers have indicators.
         """
         if weight is not None and not weight.all():
             keep = weight > 0
@@ -78,7 +81,7 @@ class Preprocessor:
             if rule is not None and rule.form == NOTHING:
                 encodings.append(Encoding("categorical", missing=False, varies=False, rule=rule))
             elif not column.missing.all():
-                encodings.append(replace(fit_encoding(column, weight, scaling), rule=rule))
+                encodings.append(replace(fit_encoding(column, weight, scaling, spikes=spikes), rule=rule))
             elif whole.missing.all():
                 raise no_values(column.label)
             else:
@@ -256,8 +259,8 @@ def _name_mismatch(names: list[str], seen: list[str]) -> str:
 def _encoding(record: Any) -> Encoding:
     """One column's encoding from JSON, each field checked."""
     _check(record.keys() == {field.name for field in fields(Encoding)}, "the fields of a column")
-    lists = {name: record[name] for name in ("categories", "phases")}
-    _check(all(isinstance(value, list | tuple) for value in lists.values()), "categories and phases must be lists")
+    lists = {name: record[name] for name in ("categories", "phases", "spikes")}
+    _check(all(isinstance(value, list | tuple) for value in lists.values()), "categories, phases, spikes must be lists")
     rule = None if record["rule"] is None else Rule(**record["rule"])
     encoding = Encoding(**{**record, **{name: tuple(value) for name, value in lists.items()}, "rule": rule})
     _check(encoding.kind in KINDS, f"unknown kind {encoding.kind!r}")
@@ -267,13 +270,15 @@ def _encoding(record: Any) -> Encoding:
         _check(not encoding.is_left_out or not encoding.names(""), "outputs of a column that is left out")
     _check(encoding.kind == "categorical" or not (encoding.categories or encoding.other), "categories of a number")
     _check(encoding.kind == "datetime" or not encoding.phases, "phases of what is no date")
+    _check((encoding.kind == "numeric" and encoding.varies) or not encoding.spikes, "spikes of what are no numbers")
     _check(encoding.varies or not encoding.other, "a rest of categories where there is one")
     _check(all(type(flag) is bool for flag in (encoding.missing, encoding.varies, encoding.other)), "flags")
-    numbers = (encoding.center, encoding.scale, encoding.fill, encoding.linear)
+    numbers = (encoding.center, encoding.scale, encoding.fill, encoding.linear, *encoding.spikes)
     _check(all(isinstance(number, float) and math.isfinite(number) for number in numbers), "numbers must be finite")
     _check(encoding.scale > 0 and 0 < encoding.linear < FLAT, "scale, and where the squash begins, must be > 0")
     _check(all(type(name) is str for name in encoding.categories), "categories must be texts")
     _check(len(set(encoding.categories)) == len(encoding.categories) <= MAX_CATEGORIES, "categories")
+    _check(sorted(set(encoding.spikes)) == list(encoding.spikes) and len(encoding.spikes) <= MAX_SPIKES, "spikes")
     _check(list(encoding.phases) == [phase for phase in PHASES if phase in encoding.phases], "phases of a date")
     return encoding
 

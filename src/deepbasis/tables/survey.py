@@ -197,7 +197,11 @@ class TableStatistics:
         return whole
 
     def preprocessor(
-        self, scaling: str = STANDARD, meanings: Mapping[str, str] | None = None, decimal: str = ""
+        self,
+        scaling: str = STANDARD,
+        meanings: Mapping[str, str] | None = None,
+        decimal: str = "",
+        spikes: bool = False,
     ) -> Preprocessor:
         """What the columns are meant as is what they are in the sample."""
         self.settle()
@@ -210,7 +214,8 @@ class TableStatistics:
             elif not column.missing.all():
                 ends = None if column.kind == "categorical" or rule is not None else (low, high)
                 gaps = missing or bool(column.missing.any())
-                encodings.append(replace(fit_encoding(column, self.weight, scaling, gaps, ends), rule=rule))
+                found = fit_encoding(column, self.weight, scaling, gaps, ends, spikes)
+                encodings.append(replace(found, rule=rule))
             elif column.kind == MISSING and low > high:
                 raise no_values(column.label)
             else:  # too rare to be in the sample: that it is there is all that is said
