@@ -78,8 +78,8 @@ def tariffs(rows: int, seed: int) -> pd.DataFrame:
 @pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_single_values_of_a_number_can_decide_a_class(tmp_path: Path, stream: bool) -> None:
     """A network cannot tell them apart by their place on the scale; by indicators it can."""
-    tariffs(1_500, 0).to_parquet(tmp_path / "t.parquet")
-    model = small_classifier(epochs=15, members=1, batch_size=64, learning_rate=0.02)
+    tariffs(2_600, 0).to_parquet(tmp_path / "t.parquet")
+    model = small_classifier(epochs=8, members=1, batch_size=64, learning_rate=0.02)
     model.fit_dataset(tmp_path / "t.parquet", "rich", stream=stream)
     found = model.fitted_.preprocessor.encodings[0]
     assert len(found.spikes) > 20

@@ -33,6 +33,7 @@ FAR_OUT = 1000.0
 """Numbers this many robust scales from the median are left out of the mean and the standard deviation."""
 
 _SPIKE_ROWS, _SPIKE_SHARE = 10.0, 0.001  # that a value needs, the larger of the two, to be a spike
+_SPIKY_ROWS = 2_000  # a table of no more has no spikes: it would learn them by heart
 _NORMAL_IQR = 1.3489795003921634  # of a standard normal: the scale is the standard deviation of what is normal
 
 _CYCLES = {"day of year": (366, 365.25), "day of week": (7, 7.0), "hour": (1440, 1440.0)}
@@ -154,7 +155,7 @@ def _spikes(distinct: Array, mass: Array) -> tuple[float, ...]:
     or the rate of a tariff, may say more about a class than their place on the scale.
     """
     total = float(mass.sum())
-    if mass.max() <= 0.5 * total or len(distinct) <= MAX_SPIKES:
+    if total <= _SPIKY_ROWS or mass.max() <= 0.5 * total or len(distinct) <= MAX_SPIKES:
         return ()
     enough = np.flatnonzero(mass >= max(_SPIKE_ROWS, _SPIKE_SHARE * total))
     kept = enough[np.argsort(-mass[enough], kind="stable")][:MAX_SPIKES]
