@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import resource
 from pathlib import Path
 
 from deepbasis.paper.machine import describe, one_line
 
-__all__ = ["describe", "one_line", "peak_mib", "reset_peak", "resident_mib"]
+__all__ = ["describe", "one_line", "peak_mib", "record", "reset_peak", "resident_mib"]
+
+
+def record(folder: Path, name: str, arguments: argparse.Namespace) -> None:
+    """Into the folder's machine.json, which other tables of the folder share."""
+    path = folder / "machine.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("data_dir", "out")}
+    path.write_text(json.dumps({**known, name: {**describe(), "settings": settings}}, indent=1) + "\n")
 
 
 def resident_mib() -> float:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import kstest, poisson
 
-from _machine import describe, one_line
+from _machine import describe, one_line, record
 from _target_peers import LEVELS, Peer, installed
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import FitWarning
@@ -191,9 +190,7 @@ def main() -> None:
             writer = csv.DictWriter(file, FIELDS)
             writer.writeheader()
             writer.writerows(found)
-        settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("data_dir", "out")}
-        record = json.dumps({**describe(), "settings": settings}, indent=1)
-        (arguments.out / "peers_machine.json").write_text(record + "\n")
+        record(arguments.out, "peers", arguments)
 
 
 if __name__ == "__main__":
