@@ -33,13 +33,14 @@ SIZE = Step1dSize(
             most_steps=6,
             constant_ranks=(8,),
             collapse_steps=3,
-            expansions=("dbk-matern", "dbk-bsplines"),
+            expansions=("dbk-silu", "dbk-matern", "dbk-bsplines"),
         ),
     ),
     seeds=2,
     focus=60,
     expansion_rows=60,
     expansion_seeds=2,
+    expansion_steps=6,
     training_rows=250,
     other_rows=30,
     exact_steps=3,
@@ -88,7 +89,7 @@ def test_every_part_is_there_and_the_table_names_every_figure(done):
         "time-rbf-n60",
         "time-dkl-n60",
     }
-    expansions = {f"expansion-a0.4-n60-dbk-{name}" for name in ("matern", "bsplines")}
+    expansions = {f"expansion-a0.4-n60-dbk-{name}" for name in ("silu", "matern", "bsplines")}
     assert made == sizes | others | times | expansions
     text = (done / "tables.md").read_text()
     assert {f"({name}-amplitude-0.4.png)" for name in FIGURES} == set(re.findall(r"\([^ )]+\.png\)", text))
@@ -227,7 +228,7 @@ def test_only_some_parts(tmp_path):
         "figure5-amplitude-0.4.png",
         "figure5-appendix-amplitude-0.4.png",
     }
-    assert "17 parts of this study have not been computed" in (tmp_path / "tables.md").read_text()
+    assert "18 parts of this study have not been computed" in (tmp_path / "tables.md").read_text()
 
 
 def test_nothing_at_all_is_no_error(tmp_path):
@@ -397,6 +398,8 @@ def test_an_expansion_is_trained_as_silu_is(done):
     """But for its basis: the same settings, rows and seeds; and the readable table has them one below the other."""
     silu, other = (part(done, name) for name in ("dppgp-a0.4-n60", "expansion-a0.4-n60-dbk-matern"))
     assert other.made["settings"] == {**silu.made["settings"], "method": "dbk-matern"}
+    again = part(done, "expansion-a0.4-n60-dbk-silu")  # with as many steps it is the same training
+    assert [one["nll"] for one in again.values["records"]] == [one["nll"] for one in silu.values["records"]]
     mine, theirs = (one.values["records"][0] for one in (silu, other))
     assert mine["seed"] == theirs["seed"]
     assert mine["nll"] != theirs["nll"]

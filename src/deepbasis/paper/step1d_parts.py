@@ -103,10 +103,8 @@ class Laboratory:
             part = self._dppgp(f"constant-{end}-r{rank}", focus, rank, CONSTANT, drawn=False)
             results.add_constant_rank(rank, part)
         for method in study.expansions:
-            n = self.size.expansion_rows
-            name = f"expansion-{end}-n{n}-{method}"
             results.add_expansion(
-                method, self._dppgp(name, n, method=method, seeds=self.size.expansion_seeds, drawn=False)
+                method, self._expansion(f"expansion-{end}-n{self.size.expansion_rows}-{method}", method)
             )
         if study.collapse_steps:
             results.add_collapse(self._collapse(f"collapse-{end}"))
@@ -115,12 +113,25 @@ class Laboratory:
     # ---- DBK through our engine --------------------------------------------------------------------------------
 
     def _dppgp(
-        self, name: str, n: int, rank: int = RANK, pace: Mapping[str, Any] = DECAYING, *, drawn: bool, **other: Any
+        self,
+        name: str,
+        n: int,
+        rank: int = RANK,
+        pace: Mapping[str, Any] = DECAYING,
+        *,
+        drawn: bool,
+        most_steps: int | None = None,
+        **other: Any,
     ) -> Part | None:
-        epochs = epochs_within(self.study.most_steps, n)
+        epochs = epochs_within(most_steps or self.study.most_steps, n)
         chosen = {"epochs": epochs, "batch_size": BATCH, **pace}
         compile = self.device.type == "cuda" and epochs * _batches(n) >= FEWEST_COMPILED_STEPS
         return self._dbk(name, n, rank, chosen, compile, drawn=drawn, **other)
+
+    def _expansion(self, name: str, method: str) -> Part | None:
+        size = self.size
+        given: dict[str, Any] = {"method": method, "seeds": size.expansion_seeds, "most_steps": size.expansion_steps}
+        return self._dppgp(name, size.expansion_rows, drawn=False, **given)
 
     def _exact(self, name: str, n: int) -> Part | None:
         """No patience: an epoch is a step, and the paper does all of them."""

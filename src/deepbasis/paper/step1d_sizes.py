@@ -9,7 +9,7 @@ from deepbasis.paper import data_step1d as dataset
 
 EXACT_STEPS = 2_000
 """The paper's."""
-EXPANSIONS = ("dbk-rbf", "dbk-matern", "dbk-fourier", "dbk-fourier-matern", "dbk-bsplines", "dbk-arccos")
+EXPANSIONS = ("dbk-silu", "dbk-rbf", "dbk-matern", "dbk-fourier", "dbk-fourier-matern", "dbk-bsplines", "dbk-arccos")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Study:
     collapse_steps: int = 0
     """Steps of exact training through which the kernel's spectrum is followed."""
     expansions: tuple[str, ...] = ()
-    """Other methods than SiLU's, by the paper's settings."""
+    """Methods of other expansions, and SiLU's, for as many steps."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Step1dSize:
     expansion_rows: int = 1_000
     """n of the other expansions. NOTE[GAP]: the paper leaves them to future work."""
     expansion_seeds: int = 3
+    expansion_steps: int = 3_000
     quick: bool = False
     """Whether its numbers mean nothing."""
 

@@ -129,7 +129,7 @@ def _study(results: Results, study: StudyResults) -> list[str]:
             _rank_table(study),
         ]
     if study.by_expansion:
-        pages += [f"### Other expansions: n = {results.expansion_rows:,}, {noise}\n", _expansion_table(results, study)]
+        pages += [f"### Other expansions: n = {results.expansion_rows:,}, {noise}\n", _expansion_table(study)]
     return pages
 
 
@@ -147,12 +147,11 @@ def _size_table(study: StudyResults, sizes: list[int]) -> str:
     return markdown_table(header, [*lines, ["", "oracle", *known, *["–"] * 4, ""]])
 
 
-def _expansion_table(results: Results, study: StudyResults) -> str:
-    """By the settings of dPPGP at this n, whose row is the first."""
+def _expansion_table(study: StudyResults) -> str:
+    """All by the settings of dPPGP."""
     header = ["expansion", "NLL", "above the oracle", "best run", "MAE", "CRPS", "effective rank", "training"]
-    silu = study.at(results.expansion_rows)
     lines = []
-    for name, fit in {**({DPPGP: silu[DPPGP]} if DPPGP in silu else {}), **study.by_expansion}.items():
+    for name, fit in study.by_expansion.items():
         nll, best = fit.statistic("nll"), fit.best
         lines.append([name, _spread(fit, "nll"), number(None if nll is None else nll[0] - study.oracle["nll"])])
         lines[-1] += [number(None if best is None else best["nll"]), _spread(fit, "mae"), _spread(fit, "crps")]
