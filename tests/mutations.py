@@ -41,6 +41,20 @@ def fitting(name: str, file: str, old: str, new: str, *tests: str) -> Mutation:
 
 MUTATIONS = [
     Mutation(
+        "a stream without its exposures",
+        "tables/encoded.py",
+        "counts, exposure = (y, None) if y.ndim == 1 else y.T",
+        "counts, exposure = (y if y.ndim == 1 else y[:, 0]), None",
+        ("fitting/test_streamed_targets.py",),
+    ),
+    Mutation(
+        "spikes of small tables",
+        "tables/encoders.py",
+        "if total <= _SPIKY_ROWS or mass.max()",
+        "if mass.max()",
+        ("tables/test_encoders.py",),
+    ),
+    Mutation(
         "the disagreement is added to no variance",
         "gp/calibration.py",
         "members.variances + disagreement * members",
