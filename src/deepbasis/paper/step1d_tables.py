@@ -129,7 +129,8 @@ def _study(results: Results, study: StudyResults) -> list[str]:
             _rank_table(study),
         ]
     if study.by_expansion:
-        pages += [f"### Other expansions: n = {results.expansion_rows:,}, {noise}\n", _expansion_table(study)]
+        few = "Few steps, and as many for each expansion: to compare them with each other.\n"
+        pages += [f"### Other expansions: n = {results.expansion_rows:,}, {noise}\n", few, _expansion_table(study)]
     return pages
 
 
