@@ -39,7 +39,6 @@ from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.targets import check_counted
 from deepbasis.fitting.train import Execution, deadline
 from deepbasis.fitting.update import NewRows, Scores, check_learns, update
-from deepbasis.gp.counts import RATE
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import OddCells
@@ -174,7 +173,7 @@ def predict_files(
 
     Parts of files that are no longer there are removed. `exposure` is the column of what is counted over.
     """
-    source = open_inputs(data, fitted.preprocessor, ids, _exposed(fitted, exposure))
+    source = open_inputs(data, fitted.preprocessor, ids, fitted.exposure_columns(exposure))
     paths = part_paths(source, out)
     check_not_read_again(data, out, paths)
     mine = range(team.rank, len(paths), team.size)
@@ -202,7 +201,7 @@ def predict_file(
     safe_csv: bool = False,
 ) -> None:
     """One file into one file; "-" is standard output. With `safe_csv` no copied text looks like a formula."""
-    source = open_inputs(data, fitted.preprocessor, ids, _exposed(fitted, exposure))
+    source = open_inputs(data, fitted.preprocessor, ids, fitted.exposure_columns(exposure))
     source.check_rows()
     watch, odd = Watch(fitted.novelty, fitted.preprocessor), OddCells()
     parts = part_files(fitted, source, columns, ids, memory, watch=watch, odd=odd, exposure=exposure)
@@ -225,8 +224,8 @@ def evaluate_file(
     """The number of rows of one file, and the scores of their predictions; the model may know the names of its target
     and of its exposure."""
     exposure = fitted.target.exposure if exposure is None else exposure
-    _exposed(fitted, exposure)
-    targets = _targets(fitted, target)
+    fitted.exposure_columns(exposure)
+    targets = fitted.target_columns(target)
     columns = [column for column in (*targets, lower, upper, exposure) if column is not None]
     beside = [] if fitted.preprocessor.input_columns else columns  # of an array: all columns but these
     source = open_inputs(data, fitted.preprocessor, beside)
@@ -239,19 +238,6 @@ def evaluate_file(
     if known.exposure is not None:
         predicted = PredictiveDistribution(predicted).exposed(known.exposure).tensors
     return len(known), scores(predicted, known.y, known.bounds, outputs=fitted.target.outputs)
-
-
-def _exposed(fitted: Fitted, exposure: str | None) -> list[str]:
-    """The column of an exposure, which is for a model of rates, as a list."""
-    if exposure is not None and fitted.target.name != RATE:
-        raise InputError("exposure is for counts: fit with likelihood='poisson' or 'negative-binomial'")
-    return [] if exposure is None else [exposure]
-
-
-def _targets(fitted: Fitted, target: str | None) -> tuple[str, ...]:
-    if fitted.target.outputs and target is not None:
-        raise InputError("target is for a model of one: the outputs of this one have the names of the fit")
-    return fitted.target.outputs or (fitted.target_column(target),)
 
 
 def update_file(
@@ -267,7 +253,7 @@ def update_file(
 ) -> tuple[Fitted, Scores]:
     """What the model is after more rows, of a table in files, which are read piece by piece."""
     check_learns(fitted)
-    targets = _targets(fitted, target)
+    targets = fitted.target_columns(target)
     outputs = targets if len(targets) > 1 else ()
     roles = Roles([], targets[0], weight, groups, lower=lower, upper=upper, outputs=outputs)
     beside = [] if fitted.preprocessor.input_columns else roles.columns
@@ -313,7 +299,7 @@ def part_files(
     """The predictions of this model for a source, read and written in blocks that fit into memory."""
     if fitted.target.outputs and isinstance(columns, PredictionColumns):
         columns = OutputColumns(fitted.target.outputs, columns)
-    names = input_names(source, fitted.preprocessor, [*ids, *_exposed(fitted, exposure)])
+    names = input_names(source, fitted.preprocessor, [*ids, *fitted.exposure_columns(exposure)])
     encode = _Encode(fitted, names, odd or OddCells())
     if exposure is not None:
         check_holds_numbers(source, "exposure", exposure)
@@ -340,7 +326,7 @@ def part_files(
         found = found if exposure is None else found.exposed(read_exposure(block, exposure))
         return columns.numbers(found, lambda: fitted.novelty.p_values(x).numpy(), partial(promised, block, found))
 
-    inputs = list(dict.fromkeys([*names, *_exposed(fitted, exposure)]))
+    inputs = list(dict.fromkeys([*names, *fitted.exposure_columns(exposure)]))
     model = fitted.fingerprint if exposure is None else f"{fitted.fingerprint}, exposure {exposure}"
     return PartFiles(source, inputs, predict, columns, ids, model, sizes.block_rows, progress)
 

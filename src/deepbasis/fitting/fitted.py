@@ -32,6 +32,7 @@ from deepbasis.fitting.spec import Spec
 from deepbasis.gp import learning
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.conformal import Conformal
+from deepbasis.gp.counts import RATE
 from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.exact import Statistics
 from deepbasis.gp.likelihoods import GaussianLikelihood
@@ -97,6 +98,18 @@ class Fitted:
         if given is None and self.target_name is None:
             raise InputError("target must be named: the model was fitted to an array, which has no name")
         return str(self.target_name if given is None else given)
+
+    def target_columns(self, given: str | None) -> tuple[str, ...]:
+        """The same of a model of several outputs, which cannot be named."""
+        if self.target.outputs and given is not None:
+            raise InputError("target is for a model of one: the outputs of this one have the names of the fit")
+        return self.target.outputs or (self.target_column(given),)
+
+    def exposure_columns(self, given: str | None) -> list[str]:
+        """The column of an exposure, which is for a model of rates, as a list."""
+        if given is not None and self.target.name != RATE:
+            raise InputError("exposure is for counts: fit with likelihood='poisson' or 'negative-binomial'")
+        return [] if given is None else [given]
 
     # ---- predictions -------------------------------------------------------------------------------------------
 
