@@ -1,6 +1,7 @@
 """A training step by the fused kernels: milliseconds, each kernel's share, the error of its gradients, and the floor.
 
     python benchmarks/fused.py --out benchmarks/results/fused-h200.json     # a GPU; two minutes, most of it compilation
+    python benchmarks/fused.py --fits --data-dir DATA --out benchmarks/results/fits-h200.json    # whole fits; a minute
 
 Steps are timed as a CUDA graph of four, by events, median of 50. Gradients are compared with autograd's in float64 on
 the CPU, the largest relative error of any parameter. The floor is what no version could undercut: the step's
@@ -10,19 +11,25 @@ and written once, and the rows) at the rate of a large copy, both measured here;
 
 import argparse
 import json
+import os
+import tempfile
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 
 import _machine
+from deepbasis import DeepBasisRegressor
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.engine.wave import Wave
 from deepbasis.gp.build import build
 from deepbasis.gp.model import DeepBasisGP
+from deepbasis.paper import data_uci
 
 
 @dataclass(frozen=True)
@@ -137,12 +144,49 @@ def floor(case: Case, numbers: int, products: float, bandwidth: float) -> tuple[
     return max((arithmetic, "arithmetic"), (memory, "memory"))
 
 
+def fits(data_dir: Path | None) -> dict[str, float]:
+    """Seconds of whole fits of the default, from Python; the first in this process finds an empty cache of kernels."""
+    os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
+    X, y = data_uci.load("kin40k", data_dir)
+    kept = np.random.default_rng(1).permutation(len(y))[len(y) // 10 :]
+    found: dict[str, float] = {}
+    for name, rows in [("kin40k", 36_000), ("1,000 rows", 1_000), ("3,000 rows", 3_000), ("10,000 rows", 10_000)]:
+        for which in ("first", "second"):
+            start = time.perf_counter()
+            model = DeepBasisRegressor(random_state=0).fit(X[kept[:rows]], y[kept[:rows]])
+            torch.cuda.synchronize()
+            found[f"{name}, {which} fit, seconds"] = round(time.perf_counter() - start, 2)
+    many, levels = np.repeat(X, 8, 0), np.linspace(0.05, 0.95, 19)
+    asked = {
+        "means": lambda: model.predict(many),
+        "intervals": lambda: model.predict_interval(many),
+        "19 quantiles": lambda: model.predict_dist(many).quantile(levels),
+    }
+    for name, ask in asked.items():
+        ask()
+        seconds = []
+        for _ in range(3):
+            start = time.perf_counter()
+            ask()
+            seconds.append(time.perf_counter() - start)
+        found[f"{name}, rows a second"] = round(len(many) / median(seconds))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--fits", action="store_true", help="whole fits and predictions in place of steps")
+    parser.add_argument("--data-dir", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(8)
+    if arguments.fits:
+        whole = {"machine": _machine.describe("cuda"), **fits(arguments.data_dir)}
+        print(json.dumps(whole, indent=1))
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps(whole, indent=1) + "\n")
+        return
     products, bandwidth = ceilings()
     found = {
         "machine": _machine.describe("cuda"),

@@ -25,8 +25,9 @@ def planned(rows: int = 10_000, columns: int = 5, streamed: bool = False, **chan
     return make_plan(Spec(**{"device": "cpu", **changes}), facts)
 
 
-def test_a_network_with_waves_races_one_with_a_strong_decay():
-    plan = planned()
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_network_with_waves_races_one_with_a_strong_decay(device):
+    plan = planned(device=device)
     first, rival = plan.candidates
     assert (first.architecture.embedding, first.settings.weight_decay) == ("periodic-linear", 0.01)
     assert (rival.architecture.embedding, rival.settings.weight_decay) == ("none", 1.0)
@@ -42,7 +43,6 @@ def test_a_network_with_waves_races_one_with_a_strong_decay():
         {"rows": 2_000},
         {"columns": 2},  # a map
         {"streamed": True},
-        {"device": "cuda"},
         {"embedding": "none"},
         {"weight_decay": 0.01},
         {"objective": "mml"},
