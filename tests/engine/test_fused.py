@@ -8,7 +8,6 @@ import torch
 
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import FAILED
-from deepbasis.engine.distributed import ALONE
 from deepbasis.engine.fused.arena import available, why_not
 from deepbasis.engine.fused.steps import Tiling, interpreted
 from deepbasis.engine.members import Ensemble, Member
@@ -191,12 +190,12 @@ def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):
         assert wave(data, fused=True, objective="mse").fused is None
         assert wave(data, fused=True, width=24).fused is None
         assert wave(data, fused=True, precision="float64").fused is None
+        assert wave(rows(3, 1_025), fused=True).fused is None
     assert "plain way" in caplog.text
     assert why_not(build("dbk-rbf", 3)) is not None
     assert why_not(build("dbk-silu", 3, embedding="fourier")) is not None
     assert why_not(build("dbk-silu", 3, likelihood="student")) is not None
     assert why_not(build("dbk-silu", 3)) is None
-    assert ALONE.alone
 
 
 @pytest.mark.cuda

@@ -27,6 +27,7 @@ OBJECTIVES = {"dppgp": (True, True), "dppgp-detached": (True, False), "ppgp": (F
 _PRECISIONS = {"float32": ("tf32x3", "tf32x3"), "tf32": ("tf32", "tf32"), "bf16": ("bf16", "tf32x3")}
 """Of the network's products, and of those behind it."""
 _BLOCK = 1024  # numbers of an arena that one program steps
+_MOST_ROWS, _MOST_COLUMNS = 8_192, 1_024  # with more, PyTorch's large products are the better ones
 _MULTIPROCESSORS = 132  # of an H100 or H200
 _CORRECTED_STEPS = 20_000  # 0.999^t is below float32's rounding then
 
@@ -53,6 +54,8 @@ def _uncovered(stack: Stack, source: object, settings: Settings) -> str | None:
         return "they take rows in memory, by one worker"
     if source.data.y.dim() > 1:
         return "they know targets of one number"
+    if source.batch_size > _MOST_ROWS or source.data.x.shape[1] > _MOST_COLUMNS:
+        return f"they take batches of up to {_MOST_ROWS} rows and {_MOST_COLUMNS} columns"
     return why_not(stack.template)
 
 
