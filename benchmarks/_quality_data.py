@@ -15,14 +15,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from _quality_tables import TABLES, load_table
 from deepbasis.paper import data_ookla, data_step1d, data_uci, splits
 from deepbasis.paper import ookla as ookla_experiment
 from deepbasis.paper.data_uci import RegressionTable
 from deepbasis.paper.scaling import Scaled, Side
 from deepbasis.paper.splits import Floats, Split
 
-PAPER, SAFE, CV = "paper", "duplicate-safe", "cv"
-SPLITS = (PAPER, SAFE, CV)
+PAPER, SAFE, CV, TABLE = "paper", "duplicate-safe", "cv", "table"
+SPLITS = (PAPER, SAFE, CV, TABLE)
 
 UCI = ("pol", "elevators", "kin40k", "protein", "keggdirected", "keggundirected")
 COPY_FREE = ("elevators", "kin40k")
@@ -68,15 +69,27 @@ class Size:
     ookla_seeds: int = 3
     cv_folds: int = 5
     cv_repeats: int = 2
+    table_splits: int = 10
+    """Of a table of fewer than `long_rows`; with one seed each."""
+    long_splits: int = 3
+    """Of a longer one."""
+    long_rows: int = 5_000
     uci_rows: int | None = None
     """At most so many, the first; none is all."""
     small_rows: int = 1_000
     """At most so many."""
 
+    def of_seeds(self, seeds: int) -> Size:
+        """With no more seeds or splits than these, but for cross-validation."""
+        kinds = ("ookla_seeds", "table_splits", "long_splits")
+        return replace(self, seeds=seeds, **{kind: min(seeds, getattr(self, kind)) for kind in kinds})
+
     def fits(self, task: Task) -> int:
         """Of each model."""
         if task.split == CV:
             return self.cv_folds * self.cv_repeats
+        if task.split == TABLE:
+            return self.long_splits if TABLES[task.dataset] >= self.long_rows else self.table_splits
         return self.ookla_seeds if task.dataset in OOKLA else self.seeds
 
     def describe(self, split: str) -> dict[str, object]:
@@ -89,6 +102,11 @@ class Size:
 def folds(task: Task, size: Size, data_dir: Path | None = None, load: Load = data_uci.load) -> Iterator[Fold]:
     if task.split == CV:
         yield from cross_validation(SMALL[task.dataset](size.small_rows), size)
+    elif task.split == TABLE:
+        X, y = (array[: size.uci_rows] for array in load_table(task.dataset, data_dir))
+        for k in fold_numbers(task, size):
+            split = splits.duplicate_safe(splits.random_split(len(y), k), X)
+            yield _fold(k, data_uci.safe_scaling(RegressionTable(X, y), split), split, (k,))
     elif task.dataset in OOKLA:
         name, _, target = task.dataset.rpartition("-")
         tiles = ookla_experiment.load(name, ookla_experiment.FULL, data_dir)
@@ -99,9 +117,17 @@ def folds(task: Task, size: Size, data_dir: Path | None = None, load: Load = dat
             split = splits.random_split(len(y))
             yield _fold(0, data_uci.paper_scaling(RegressionTable(X, y), split), split, range(size.seeds))
         else:  # test sets without their copies are small and heavy-tailed: splits differ more than seeds
-            for k in range(size.seeds):
+            for k in fold_numbers(task, size):
                 split = splits.duplicate_safe(splits.random_split(len(y), k), X)
                 yield _fold(k, data_uci.paper_scaling(RegressionTable(X, y), split), split, (k,))
+
+
+def fold_numbers(task: Task, size: Size) -> range:
+    """Known without reading the data. Tables have no split 0: early versions of the default were read on it."""
+    if task.split == PAPER:
+        return range(1)
+    first = 1 if task.split == TABLE else 0
+    return range(first, first + size.fits(task))
 
 
 def _fold(index: int, scaled: Scaled, split: Split, seeds: Sequence[int]) -> Fold:
@@ -186,6 +212,7 @@ FULL = Size(
         *(Task(PAPER, name) for name in (*UCI, *OOKLA)),
         *(Task(SAFE, name) for name in UCI),
         *(Task(CV, name) for name in SMALL),
+        *(Task(TABLE, name) for name in TABLES),
     )
 )
 QUICK = replace(

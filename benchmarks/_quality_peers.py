@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,117 +25,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 from _quality_data import Fold
+from _quality_model import BATCH, LEARNING_RATE, WIDTH, Effort, Model, Trained
+from _quality_quantiles import QUANTILE_MODELS
+from _quality_simple import SIMPLE_MODELS
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import FitWarning, NumericalError
 from deepbasis.fitting.recipe import RECIPES
 from deepbasis.gp import metrics
 from deepbasis.gp.backbone import ResNet
-from deepbasis.gp.predictive import Gaussian, GaussianMixture, Predictive, gaussian_nll
-from deepbasis.paper.timing import Clock
-
-BREAKDOWNS = (NumericalError, ArithmeticError, np.linalg.LinAlgError, torch.linalg.LinAlgError)
-"""What counts as a fit's failure: a full memory or a mistake of ours is nobody's result."""
-
-METRICS = ("nll", "crps", "mae", "rmse", "coverage_95", "width_95")
-
-
-WIDTH, BATCH, LEARNING_RATE = 64, 1024, 1e-3
-
-
-@dataclass(frozen=True)
-class Effort:
-    """Where to compute, and how much."""
-
-    device: torch.device
-    threads: int = 1
-    limit: int | None = None
-    """At most so many epochs, trees or stages of any model; none is each one's own number."""
-    batch: int = BATCH
-    learning_rate: float = LEARNING_RATE
-
-    def at_most(self, wanted: int) -> int:
-        return wanted if self.limit is None else min(wanted, self.limit)
-
-
-class Trained(NamedTuple):
-    predict: Callable[[Float[Tensor, "n d"]], Predictive]
-    rounds: float | None
-    """Epochs, trees or stages that the validation rows chose; a mean over an ensemble's members."""
-
-
-@dataclass(frozen=True)
-class Model:
-    name: str
-    what: str
-    """For the report."""
-    fit: Callable[[Fold, Sequence[int], Effort], list[Trained]]
-    """One for each seed."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """What makes a part of this model another than that of the same name."""
-    package: str | None = None
-    """What must be installed beside deepbasis' own needs."""
-    stacked: bool = False
-    """Whether all seeds are trained together: their time is then shared out equally."""
-    on_gpu: bool = True
-    most_rows: int | None = None
-    """Training and validation rows; it is left out where there are more."""
-
-    @property
-    def installed(self) -> bool:
-        return self.package is None or find_spec(self.package) is not None
-
-    def packages(self) -> dict[str, str]:
-        """Versions that the result depends on."""
-        names = ["scikit-learn"] if self.name == "sklearn-gp" else [self.package] if self.package else []
-        try:
-            return {name: version(name) for name in names}
-        except PackageNotFoundError:
-            return {}
-
-
-def score(model: Model, fold: Fold, effort: Effort) -> list[dict[str, Any]]:
-    """Fit and score: a record for each seed. A fit that breaks down numerically is recorded as that."""
-    groups = [fold.seeds] if model.stacked else [(seed,) for seed in fold.seeds]
-    return [record for seeds in groups for record in _score_group(model, fold, seeds, effort)]
-
-
-def _score_group(model: Model, fold: Fold, seeds: Sequence[int], effort: Effort) -> list[dict[str, Any]]:
-    trained: list[Trained] = []
-    error = None
-
-    def work() -> None:
-        trained.extend(model.fit(fold, seeds, effort))
-
-    try:
-        seconds = Clock(effort.device).seconds(work) / len(seeds)
-    except BREAKDOWNS as raised:
-        seconds, error = None, f"{type(raised).__name__}: {str(raised)[:200]}"
-    records = []
-    for k, seed in enumerate(seeds):
-        record: dict[str, Any] = {"fold": fold.index, "digest": fold.digest, "seed": seed, "seconds": seconds}
-        record |= {"rounds": None, "error": error}
-        if error is None:
-            scores = evaluate(trained[k].predict(fold.test.x), fold.test.y)
-            finite = all(math.isfinite(value) for value in scores.values())
-            record |= {"rounds": trained[k].rounds, **(scores if finite else {"error": "predictions are not finite"})}
-        records.append(record)
-    return records
-
-
-def evaluate(predictive: Predictive, y: Float[Tensor, " n"]) -> dict[str, float]:
-    """In float64, on the CPU, by one and the same code for every model."""
-    scores = metrics.evaluate(_on_cpu(predictive), y.double().cpu())
-    return {name: scores[name] for name in METRICS}
-
-
-def _on_cpu(predictive: Predictive) -> Predictive:
-    if isinstance(predictive, Gaussian):
-        return Gaussian(predictive.mean.double().cpu(), predictive.variance.double().cpu())
-    if not isinstance(predictive, GaussianMixture):  # a transformed target: ours alone, and on the CPU
-        return predictive.double()
-    weights = None if predictive.weights is None else predictive.weights.double().cpu()
-    return GaussianMixture(predictive.means.double().cpu(), predictive.variances.double().cpu(), weights)
-
+from deepbasis.gp.calibration import calibrate
+from deepbasis.gp.predictive import Gaussian, GaussianMixture, gaussian_nll
 
 # ---- ours ----------------------------------------------------------------------------------------------------------
 
@@ -173,7 +71,7 @@ def _ours(name: str, what: str, **arguments: Any) -> Model:
     for not_of_the_method in ("device", "compile", "random_state", "verbose"):
         del parameters[not_of_the_method]
     options = {**parameters, "recipe": {"name": parameters["recipe"], **asdict(RECIPES[parameters["recipe"]])}}
-    return Model(name, what, partial(fit_deepbasis, arguments), options)
+    return Model(name, what, partial(fit_deepbasis, arguments), options, with_earlier=True)
 
 
 # ---- neural peers --------------------------------------------------------------------------------------------------
@@ -366,6 +264,29 @@ def _train_stack(
     return kept, best_epoch.tolist()
 
 
+@lru_cache(maxsize=1)
+def _ensemble(fold: Fold, seeds: tuple[int, ...], effort: Effort) -> tuple[list[Trained], float]:
+    """The last one is kept: with and without calibration it is the same training."""
+    start = time.perf_counter()
+    trained = fit_deep_ensemble(fold, seeds, effort)
+    return trained, (time.perf_counter() - start) / len(seeds)
+
+
+def fit_raw_ensemble(fold: Fold, seeds: Sequence[int], effort: Effort) -> list[Trained]:
+    trained, seconds = _ensemble(fold, tuple(seeds), effort)
+    return [one._replace(seconds=seconds) for one in trained]
+
+
+def fit_calibrated_ensemble(fold: Fold, seeds: Sequence[int], effort: Effort) -> list[Trained]:
+    """As ours are: a mixture of three scales, fitted to the validation rows."""
+
+    def calibrated(one: Trained) -> Trained:
+        found = calibrate(one.predict(fold.validation.x), fold.validation.y.to(effort.device))
+        return one._replace(predict=lambda x: found.apply(one.predict(x)))
+
+    return [calibrated(one) for one in fit_raw_ensemble(fold, seeds, effort)]
+
+
 # ---- trees, and the exact GP ---------------------------------------------------------------------------------------
 
 CATBOOST: Mapping[str, Any] = MappingProxyType(
@@ -506,9 +427,18 @@ MODELS: Mapping[str, Model] = MappingProxyType(
             Model(
                 "deep-ensemble",
                 _DEEP_ENSEMBLE.format("inside a block too"),
-                fit_deep_ensemble,
+                fit_raw_ensemble,
                 DEEP_ENSEMBLE,
                 stacked=True,
+            ),
+            Model(
+                "deep-ensemble-calibrated",
+                "`deep-ensemble` with the calibration of ours: each Gaussian a mixture of three scales, fitted to the "
+                "validation rows",
+                fit_calibrated_ensemble,
+                DEEP_ENSEMBLE,
+                stacked=True,
+                with_model="deep-ensemble",
             ),
             Model(
                 "deep-ensemble-wide",
@@ -541,9 +471,12 @@ MODELS: Mapping[str, Model] = MappingProxyType(
                 "one restart; up to 2,000 rows",
                 fit_exact_gp,
                 {"restarts": GP_RESTARTS},
+                "sklearn",
                 on_gpu=False,
                 most_rows=2_000,
             ),
+            *QUANTILE_MODELS,
+            *SIMPLE_MODELS,
         )
     }
 )

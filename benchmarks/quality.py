@@ -2,6 +2,7 @@
 
     python benchmarks/quality.py --data-dir DATA                      # everything -> results/quality
     python benchmarks/quality.py --only paper-pol,cv --models deepbasis,catboost
+    python benchmarks/quality.py --only cv,table --jobs 14 --minutes 7 # many processes; what was done in time is kept
     python benchmarks/quality.py --quick                              # does it run? a minute, nothing is kept
 
 A part is one model on one data set and split, named SPLIT-DATASET-MODEL: all its seeds or folds. It is recorded when it
@@ -25,7 +26,9 @@ import numpy as np
 import torch
 
 from _quality_data import COPY_FREE, CV, FULL, OOKLA, QUICK, SPLITS, Fold, Load, Size, Task, folds
-from _quality_peers import METRICS, MODELS, OURS, Effort, Model, score
+from _quality_model import METRICS, Effort, Model, score
+from _quality_peers import MODELS, OURS
+from _quality_pool import Ahead, Unit, computed, units_of
 from deepbasis.engine import device as devices
 from deepbasis.errors import CheckpointMismatchError, InputError
 from deepbasis.paper import data_uci
@@ -33,9 +36,19 @@ from deepbasis.paper.data_download import data_folder
 from deepbasis.paper.data_ookla import ATTRIBUTION
 from deepbasis.paper.parts import Content, Folder, Part, markdown_table, number, provenance, summary, tidy_csv
 
-LOWER_IS_BETTER = METRICS[:4]
+LOWER_IS_BETTER = METRICS[:5]
 COMPARED = ("nll", "crps")
-LABELS = {"nll": "NLL", "crps": "CRPS", "mae": "MAE", "rmse": "RMSE", "coverage_95": "coverage", "width_95": "width"}
+LABELS = {
+    "nll": "NLL",
+    "crps": "CRPS",
+    "crps_40": "CRPS, 40 levels",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "coverage_95": "coverage",
+    "width_95": "width",
+}
+EARLIER = "†"
+"""After the name of a model whose part an earlier version of it has made."""
 CPU = torch.device("cpu")
 
 
@@ -43,7 +56,7 @@ def main() -> None:
     arguments = parse()
     size = QUICK if arguments.quick else FULL
     if arguments.seeds is not None:
-        size = replace(size, seeds=arguments.seeds, ookla_seeds=min(arguments.seeds, size.ookla_seeds))
+        size = size.of_seeds(arguments.seeds)
     if arguments.quick and data_folder(arguments.data_dir) is None:
         print("no folder of data sets: the UCI sets are left out")
         size = replace(size, tasks=tuple(task for task in size.tasks if task.split == CV))
@@ -52,7 +65,12 @@ def main() -> None:
         out = arguments.out or (nowhere if arguments.quick else "results/quality")
         folder = Folder(Path(out), effort.device)
         wanted = Wanted(tuple(arguments.models), tuple(arguments.only))
-        parts = list(collect(folder, size, effort, wanted, arguments.data_dir))
+        ahead = None
+        if arguments.jobs > 1:
+            work = units(folder, size, effort, wanted)
+            limit = None if arguments.minutes is None else 60.0 * arguments.minutes
+            ahead = computed(work, size, replace(effort, threads=1), arguments.data_dir, arguments.jobs, limit)
+        parts = list(collect(folder, size, effort, wanted, arguments.data_dir, ahead=ahead))
         write(folder, size, parts)
     print(f"{len(parts)} parts" + ("" if out == nowhere else f"; the tables are in {out}"))
 
@@ -79,6 +97,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--seeds", type=int, help="fewer seeds or splits than 5 on UCI and 3 on Ookla; a later call may add to them"
     )
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with one thread, a split for each")
+    parser.add_argument("--minutes", type=float, help="with --jobs: what is not done then is left for another call")
     parser.add_argument(
         "--quick", action="store_true", help="small, and in a folder that is deleted unless --out is given"
     )
@@ -112,8 +132,10 @@ def collect(
     data_dir: Path | None = None,
     models: Mapping[str, Model] = MODELS,
     load: Load = data_uci.load,
+    ahead: Ahead | None = None,
 ) -> Iterator[Part]:
-    """Every part that is there or can be made; what cannot be is said once."""
+    """Every part that is there or can be made; what cannot be is said once. `ahead` has all that was computed before:
+    nothing else is computed then."""
     said: set[str] = set()
 
     def leave_out(reason: str) -> None:
@@ -124,24 +146,66 @@ def collect(
     for task in dict.fromkeys(task.recorded for task in size.tasks):
         data = cache(lambda task=task: list(folds(task, size, data_dir, load)))  # read only if a part must be computed
         for model in models.values():
-            name = f"{task.split}-{task.dataset}-{model.name}"
+            name = part_name(task, model)
             recorded = folder.has(name)
             if not recorded and not wanted.has(name, model.name):
                 continue
             if not recorded and not model.installed:
                 leave_out(f"{model.name} is left out: the package {model.package} is not installed")
                 continue
+            if not recorded and ahead is not None and name not in ahead:
+                continue
             try:
                 if recorded or not _too_many(model, data()[0]):
-                    yield _part(folder, name, task, model, size, effort, data, wanted.has(name, model.name))
+                    yield _part(folder, name, task, model, size, effort, data, wanted.has(name, model.name), ahead)
             except CheckpointMismatchError as error:
-                leave_out(f"left out: {error}")
+                earlier = folder.recorded(name) if model.with_earlier else None
+                if earlier is None:
+                    leave_out(f"left out: {error}")
+                else:
+                    yield replace(earlier, values={**earlier.values, "earlier": True})
             except InputError as error:
                 leave_out(f"{task.dataset} is left out: {error}")
 
 
 def _too_many(model: Model, fold: Fold) -> bool:
     return model.most_rows is not None and len(fold.train.y) + len(fold.validation.y) > model.most_rows
+
+
+def keys(fold: Fold) -> set[tuple[int, int]]:
+    return {(fold.index, seed) for seed in fold.seeds}
+
+
+def part_name(task: Task, model: Model) -> str:
+    return f"{task.split}-{task.dataset}-{model.name}"
+
+
+def units(folder: Folder, size: Size, effort: Effort, wanted: Wanted) -> list[Unit]:
+    """What is wanted and not recorded, a split or fold at a time, in the order of the models as they were asked for."""
+    tasks = list(dict.fromkeys(task.recorded for task in size.tasks))
+    found = []
+    for name in wanted.models:
+        model = MODELS[name]
+        for task in tasks if model.installed else ():
+            own = part_name(task, model)
+            if not wanted.has(own, name):
+                continue
+            part = folder.recorded(own)
+            there = set() if part is None else {record["fold"] for record in part.values["folds"]}
+            found += [unit for unit in units_of(task, size, model, own) if unit.fold not in there]
+    return found
+
+
+def settings_of(task: Task, model: Model, size: Size, effort: Effort) -> dict[str, Any]:
+    """What makes a part another than that of the same name."""
+    return {
+        "dataset": task.dataset,
+        "split": task.split,
+        "model": model.name,
+        **size.describe(task.split),
+        "limit": effort.limit,
+        "options": json.loads(json.dumps(dict(model.options))),  # as they come back from a file: lists for tuples
+    }
 
 
 def _part(
@@ -153,16 +217,17 @@ def _part(
     effort: Effort,
     data: Callable[[], list[Fold]],
     wanted: bool,
+    ahead: Ahead | None = None,
 ) -> Part:
     # The device that computes is the one that is recorded.
     where = effort if model.on_gpu else replace(effort, device=CPU)
     what = {"dataset": task.dataset, "split": task.split, "model": model.name}
-    settings = {
-        **what,
-        **size.describe(task.split),
-        "limit": effort.limit,
-        "options": json.loads(json.dumps(dict(model.options))),  # as they come back from a file: lists for tuples
-    }
+    settings = settings_of(task, model, size, effort)
+
+    def scored(fold: Fold) -> list[dict[str, Any]]:
+        if ahead is None:
+            return score(model, fold, where)
+        return [record for record in ahead.get(name, []) if (record["fold"], record["seed"]) in keys(fold)]
 
     def compute() -> Content:
         first = data()[0]
@@ -172,7 +237,7 @@ def _part(
             "columns": first.columns,
             "device": where.device.type,
             "packages": model.packages(),
-            "folds": [record for fold in data() for record in score(model, fold, where)],
+            "folds": [record for fold in data() for record in scored(fold)],
         }
         return values, {}
 
@@ -192,7 +257,9 @@ def _part(
             folder.tell(f"{name} has fewer seeds, and stays so: {error}")
             return None
         rest = [replace(f, seeds=tuple(seed for seed in f.seeds if (f.index, seed) not in there)) for f in every]
-        new = [record for fold in rest if fold.seeds for record in score(model, fold, where)]
+        new = [record for fold in rest if fold.seeds for record in scored(fold)]
+        if not new:
+            return None
         return {**part.values, "folds": [*records, *new]}, part.arrays
 
     part = folder.on(where.device).part(name, settings, compute, extend)
@@ -227,12 +294,22 @@ class Cell:
     """(fold, seed) -> its record; those that broke down are not among them."""
     broken: int
     device: str
+    earlier: bool = False
+    """Whether an earlier version of the model has made it."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.model} {EARLIER}" if self.earlier else self.model
+
+    def has(self, metric: str) -> bool:
+        """Not all models have a density, and parts from before a metric was there do not have it."""
+        return all(record.get(metric) is not None for record in self.folds.values())
 
     def mean(self, metric: str) -> float:
         return self.summary(metric)[0]
 
     def summary(self, metric: str) -> tuple[float, float | None]:
-        return summary(record[metric] for record in self.folds.values())
+        return summary(record[metric] for record in self.folds.values()) if self.has(metric) else (np.nan, None)
 
     def rounds(self) -> str:
         rounds = [record["rounds"] for record in self.folds.values()]
@@ -250,7 +327,8 @@ def cells_of(parts: Iterable[Part], tasks: Iterable[Task]) -> list[Cell]:
         for part in by_task.get(task.recorded, []):
             records = part.values["folds"]
             usable = {(r["fold"], r["seed"]): r for r in records if r["error"] is None}
-            cell = Cell(task, part.values["model"], usable, len(records) - len(usable), part.values["device"])
+            about = part.values["model"], usable, len(records) - len(usable), part.values["device"]
+            cell = Cell(task, *about, earlier=part.values.get("earlier", False))
             if usable:
                 cells.append(cell)
     return cells
@@ -285,6 +363,7 @@ def rows_of(cells: Iterable[Cell]) -> list[Row]:
         Row(cell.task.dataset, cell.task.split, cell.model, metric, *cell.summary(metric), cell.mean("seconds"))
         for cell in cells
         for metric in METRICS
+        if cell.has(metric)
     ]
 
 
@@ -303,9 +382,10 @@ class Paired(NamedTuple):
 def paired(cells: Sequence[Cell], metric: str, ours: str = "deepbasis") -> list[Paired]:
     """The best of the others is the one with the highest mean difference: chosen after the fact, in its favour."""
     found = []
-    for own in (cell for cell in cells if cell.model == ours):
+    able = [cell for cell in cells if cell.has(metric)]
+    for own in (cell for cell in able if cell.model == ours):
         against = []
-        for other in (cell for cell in cells if cell.task == own.task and cell.model not in OURS):
+        for other in (cell for cell in able if cell.task == own.task and cell.model not in OURS):
             shared = own.folds.keys() & other.folds.keys()
             if shared:
                 mean, std = summary(own.folds[key][metric] - other.folds[key][metric] for key in sorted(shared))
@@ -325,9 +405,10 @@ def average_ranks(cells: Sequence[Cell]) -> tuple[dict[str, dict[str, float]], l
     present = [model for model in MODELS if any(cell.model == model for cell in cells)]
     complete = [model for model in present if all((name, model) in by_place for name in names)]
     ranks: dict[str, dict[str, float]] = {model: {} for model in complete}
-    for metric in LOWER_IS_BETTER if complete else ():
-        table = np.array([[by_place[name, model].mean(metric) for model in complete] for name in names])
-        for model, rank in zip(complete, rankdata(table, axis=1).mean(0), strict=True):
+    for metric in LOWER_IS_BETTER:
+        able = [model for model in complete if all(by_place[name, model].has(metric) for name in names)]
+        table = np.array([[by_place[name, model].mean(metric) for model in able] for name in names])
+        for model, rank in zip(able, rankdata(table, axis=1).mean(0) if able else (), strict=True):
             ranks[model][metric] = float(rank)
     return ranks, [model for model in present if model not in complete]
 
@@ -350,7 +431,9 @@ get the same rows to train on, to validate on (but for `cv`) and to be scored on
 test row.
 Except under `cv` the bounds that scale the inputs are those of all rows, as in the paper, or of the state.
 
-NLL, CRPS, MAE and RMSE: lower is better, **best** in bold. Coverage is the share of targets inside the central 95 %
+NLL, CRPS, MAE and RMSE: lower is better, **best** in bold. "CRPS, 40 levels" is twice the mean pinball loss at
+the levels (i - 1/2) / 40, the same for densities and quantiles; a model of quantiles has no other CRPS and no NLL, and
+parts from before that column do not have it. Coverage is the share of targets inside the central 95 %
 interval, width the mean width of that interval. Seconds are those of one fit, on the device named beside them; a GPU's
 include compilation, and up to fifteen models shared it, as peers and tests shared the CPU. Rounds are the epochs, trees
 or stages that the validation rows chose: where they are near the most that a model may use (see below) it was cut
@@ -368,6 +451,10 @@ ABOUT = {
     "`sklearn-gp` are given both parts as one; `deepbasis` holds out rows by itself, each member "
     "another quarter. Its rounds, of ten steps, are the best by its validation score; a shallow kernel keeps its last "
     "step, the 400th.",
+    "table": "Tables of a data folder, 8:1:1, rows with identical inputs kept on one side: ten random splits of fewer "
+    "than 5,000 rows, three of more, with one seed each. All inputs as numbers, the same for all models, scaled on the "
+    "training rows. Up to 2,000 rows `deepbasis`, `sklearn-gp`, `ridge` and `constant` are given training and "
+    "validation rows as one.",
 }
 
 
@@ -379,6 +466,10 @@ def markdown(cells: Sequence[Cell], parts: Sequence[Part]) -> str:
             shared = on_shared_folds(own)
             text += [f"## Split `{split}`\n", f"{ABOUT[split]}\n", _scores(shared), *_ranks(shared), *_paired(own)]
     present = [name for name in MODELS if any(cell.model == name for cell in cells)]
+    if any(cell.earlier for cell in cells):
+        text.append(
+            f"{EARLIER} Made by an earlier version, whose default had other options (they are in parts.jsonl).\n"
+        )
     text += ["## Models\n", "\n".join(f"- `{name}`: {MODELS[name].what}." for name in present) + "\n"]
     text += ["## How it was made\n", provenance(parts), *_versions(parts), *_broken(parts)]
     if any(cell.task.dataset in OOKLA for cell in cells):
@@ -392,13 +483,16 @@ def _scores(cells: Sequence[Cell]) -> str:
         rivals = [other for other in cells if other.task == cell.task]
         shown = []
         for metric in METRICS:
+            if not cell.has(metric):
+                shown.append("–")
+                continue
             mean, std = cell.summary(metric)
             digits = 3 if metric in ("coverage_95", "width_95") else 4
             value = number(mean, digits) + ("" if std is None else f" ± {number(std, digits)}")
-            best = metric in LOWER_IS_BETTER and mean == min(other.mean(metric) for other in rivals)
+            best = metric in LOWER_IS_BETTER and mean == min(o.mean(metric) for o in rivals if o.has(metric))
             shown.append(f"**{value}**" if best else value)
         seconds = f"{cell.mean('seconds'):.1f} ({cell.device})"
-        lines.append([cell.task.dataset, cell.model, *shown, seconds, cell.rounds(), str(len(cell.folds))])
+        lines.append([cell.task.dataset, cell.label, *shown, seconds, cell.rounds(), str(len(cell.folds))])
     return markdown_table(["data set", "model", *LABELS.values(), "seconds", "rounds", "n"], lines)
 
 
@@ -406,7 +500,7 @@ def _ranks(cells: Sequence[Cell]) -> list[str]:
     ranks, left_out = average_ranks(cells)
     if len(ranks) < 2:
         return ["No two models have all these data sets yet: no ranks.\n"]
-    lines = [[model, *(number(own[metric], 2) for metric in LOWER_IS_BETTER)] for model, own in ranks.items()]
+    lines = [[model, *(number(own.get(metric), 2) for metric in LOWER_IS_BETTER)] for model, own in ranks.items()]
     without = f", without models that lack a data set ({', '.join(left_out)})" if left_out else ""
     return [
         f"Average ranks over the {len({cell.task.dataset for cell in cells})} data sets{without}; 1 is best.\n",

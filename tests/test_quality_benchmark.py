@@ -22,7 +22,7 @@ import _quality_data as data
 import _quality_peers as peers
 import quality
 from _quality_data import CV, PAPER, SAFE, Fold, Task
-from _quality_peers import Effort, Model, Trained
+from _quality_model import Effort, Model, Trained, score
 from deepbasis.errors import InputError, NumericalError
 from deepbasis.gp.predictive import Gaussian
 from deepbasis.paper import data_uci as uci
@@ -380,11 +380,13 @@ def toy(rows: int = 300) -> Fold:
     return Fold(0, side(rows), side(80), side(200), (0,), "")
 
 
-@pytest.mark.parametrize("name", ["deep-ensemble", "gpytorch-pp-dkl", "gpytorch-sv-dkl", "sklearn-gp"])
+@pytest.mark.parametrize(
+    "name", ["deep-ensemble", "deep-ensemble-calibrated", "gpytorch-pp-dkl", "gpytorch-sv-dkl", "sklearn-gp"]
+)
 def test_a_peer_beats_a_constant_gaussian(name):
     quick = replace(CPU, limit=150, learning_rate=1e-2)  # to be there in a second
     effort, fold = (CPU, toy(100)) if name == "sklearn-gp" else (quick, toy())
-    (record,) = peers.score(peers.MODELS[name], fold, effort)
+    (record,) = score(peers.MODELS[name], fold, effort)
     assert record["error"] is None
     assert record["nll"] < 0.2
     assert record["rmse"] < 0.3

@@ -93,6 +93,10 @@ class Folder:
         """Whether a part of this name is recorded, whatever its settings."""
         return name in self._records.lines()
 
+    def recorded(self, name: str) -> Part | None:
+        """The part of this name, whatever its settings."""
+        return self._read(name) if self.has(name) else None
+
     def checkpoint(self, name: str) -> Path:
         """Where the training of a part is checkpointed: a call that was killed goes on from there."""
         return self.path / "parts" / f"{name}.training"
