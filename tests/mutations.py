@@ -61,6 +61,28 @@ MUTATIONS = [
         "members.variances + 0.0 * disagreement * members",
         ("fitting/test_distance.py",),
     ),
+    # ---- few rows
+    gp(
+        "the prior is of the lengthscales",
+        "expansion",
+        "apart = (self.log_lengthscale - self.log_lengthscale.mean())",
+        "apart = self.log_lengthscale",
+        "expansion",
+    ),
+    gp(
+        "leaving one out: the noise is that of one row",
+        "exact",
+        "1.0 / precision - s / k + s",
+        "1.0 / precision",
+        "expansion",
+    ),
+    Mutation(
+        "the prior has no gradient",
+        "engine/steps.py",
+        "((losses - prior) / n)",
+        "((losses - prior.detach()) / n)",
+        ("engine/test_lbfgs.py",),
+    ),
     # ---- learning on
     gp(
         "learning on: weights by the noise alone",

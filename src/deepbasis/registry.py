@@ -55,6 +55,7 @@ EXPANSIONS: Registry[Callable[..., nn.Module]] = Registry(
         "silu": "deepbasis.gp.expansion:SiLU",
         "rbf": "deepbasis.gp.expansion:RBF",
         "rbf-linear": "deepbasis.gp.expansion:rbf_linear",
+        "columns": "deepbasis.gp.expansion:Columns",
         "matern": "deepbasis.gp.expansion:Matern",
         "fourier": "deepbasis.gp.expansion:FourierFeatures",
         "fourier-matern": "deepbasis.gp.expansion:matern_features",

@@ -11,6 +11,7 @@ from deepbasis.engine.checkpoint import FAILED, STOPPED
 from deepbasis.engine.lbfgs import LBFGS
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError
+from deepbasis.gp.exact import sparse_bound
 
 
 def rosenbrock(points: Tensor) -> Tensor:
@@ -116,3 +117,35 @@ def test_a_kernel_that_cannot_be_evaluated_fails_alone(lab):
 def test_it_is_for_exact_training(lab):
     with pytest.raises(InputError, match="is for exact training"):
         lab.settings(optimiser="lbfgs")
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_with_a_prior_it_is_the_density_of_rows_and_parameters(lab, members):
+    """The loss of an evaluation is -(bound + log prior) / n at the parameters, and so is its gradient."""
+    settings = lab.settings("sv-rbf", objective="mml", optimiser="lbfgs", epochs=3, selection="last", prior=True)
+    plain = lab.build("sv-rbf", rank=10)
+
+    def build(member):
+        model = plain(member)
+        with torch.no_grad():  # as they start all lengthscales are equal, and the prior is 0
+            model.expansion.log_lengthscale += torch.tensor([0.0, 0.5, -2.0 - member.seed % 2])
+        return model
+
+    wave = lab.wave(build, lab.members(members), settings)
+    wave.steps.step()
+    search = wave.descent.search
+    for k, member in enumerate(lab.members(members)):
+        model = build(member).double()
+        phi, _, correction, _ = model.features(lab.data.x)
+        y = lab.data.y - model.prior_mean(lab.data.x)
+        together = sparse_bound(phi, correction, y, model.noise()) + model.expansion.log_prior()
+        (-together / len(y)).backward()
+        assert float(search.value[k]) == pytest.approx(-float(together.detach()) / len(y), rel=1e-9)
+        gradients = dict(model.named_parameters())
+        flat = torch.cat([gradients[name].grad.flatten() for name in wave.descent.leaves])
+        torch.testing.assert_close(search.gradient[k], flat, rtol=1e-6, atol=1e-9)
+
+
+def test_a_prior_is_for_exact_training(lab):
+    with pytest.raises(InputError, match=r"is for exact training \(mml\)"):
+        lab.settings(prior=True)

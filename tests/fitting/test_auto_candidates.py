@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_kernels_are_trained_in_their_own_way_whatever_is_asked_of_networks(changes: dict[str, Any]) -> None:
     """As if each had been asked for by its name, and all rows were its own."""
     _, *kernels = make_plan(Spec(device="cpu", **changes), Facts(table_rows=100, rows=90, columns=3)).candidates
-    assert [kernel.architecture.method for kernel in kernels] == ["sv-rbf", "sv-rbf-linear"]
+    assert [kernel.architecture.method for kernel in kernels] == ["sv-rbf", "sv-rbf-linear", "linear"]
     for kernel in kernels:
         asked = {**SHALLOW, "method": kernel.architecture.method, "calibrate": changes.get("calibrate", False)}
         (alone,) = make_plan(Spec(device="cpu", **asked), Facts(table_rows=100, rows=100, columns=3)).candidates
@@ -41,15 +41,15 @@ def test_kernels_are_trained_in_their_own_way_whatever_is_asked_of_networks(chan
 def test_each_candidate_is_trained_as_planned() -> None:
     """The better kernel once more, without the rows that judge it."""
     model = small(patience=3, learning_rate=1e-4, members=3)
-    deep, shallow, other = (candidate.settings for candidate in prepared(model, *easy())[1].candidates)
-    assert shallow == other
+    deep, shallow, other, line = (candidate.settings for candidate in prepared(model, *easy())[1].candidates)
+    assert shallow == other == line
     assert (deep.objective, deep.learning_rate, deep.patience) == ("dppgp", 1e-4, 3)
     assert (shallow.objective, shallow.learning_rate, shallow.patience) == ("mml", 0.05, 5)
     assert (deep.average, shallow.average) == (0.0, None)  # over a tenth of eight steps
     assert deep.precision == shallow.precision == "float64"
     _, watch = watched(model, *easy())
     begun = [watch.of(training)[0] for training in range(watch.trainings)]
-    assert [(report.members, report.epochs) for report in begun] == [(3, 8), (1, 10), (1, 10), (1, 10)]
+    assert [(report.members, report.epochs) for report in begun] == [(3, 8), *[(1, 10)] * 4]
 
 
 @pytest.mark.parametrize(("rows", "columns", "apart"), [(40, 60, True), (249, 3, True), (250, 3, False)])
@@ -58,7 +58,9 @@ def test_parameters_that_are_many_for_the_rows_are_judged_by_rows_that_they_have
 ) -> None:
     X = np.random.default_rng(0).normal(size=(rows, columns))
     plan = prepared(small(), X, X[:, 0])[1]
-    assert {kernel.trained_apart for kernel in plan.kernels} == {apart}
+    *kernels, line = plan.kernels
+    assert {kernel.trained_apart for kernel in kernels} == {apart}
+    assert (line.trained_apart, line.one_by_one) == (False, True)  # two parameters, however many columns
 
 
 def test_a_kernel_is_trained_on_all_rows() -> None:

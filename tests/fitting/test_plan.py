@@ -279,9 +279,10 @@ def methods(rows: int, **more: Any) -> list[str]:
 
 
 def test_a_small_table_has_kernels_beside_the_networks():
-    assert methods(2_000) == ["dbk-silu", "sv-rbf", "sv-rbf-linear"]
-    assert methods(2_001) == ["dbk-silu", "dbk-silu"]  # a race
-    assert methods(500, columns=129) == ["dbk-silu", "sv-rbf"]  # a linear kernel has a basis function a column
+    assert methods(2_000) == ["dbk-silu", "sv-rbf", "sv-rbf-linear", "linear"]
+    assert methods(2_001) == ["dbk-silu", "dbk-silu", "linear"]  # a race, and a line
+    assert methods(20_001) == methods(2_001, columns=129) == ["dbk-silu", "dbk-silu"]
+    assert methods(500, columns=129) == ["dbk-silu", "sv-rbf", "linear"]  # beside RBF a line is much work
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def test_there_are_no_kernels_for_groups_streams_and_who_asks_for_a_network(more
 
 
 def test_a_kernel_has_its_own_way_of_training():
-    _, kernel, _ = planned(500, spec={"epochs": 3, "learning_rate": 0.7, "members": 5}).candidates
+    _, kernel, *_ = planned(500, spec={"epochs": 3, "learning_rate": 0.7, "members": 5}).candidates
     assert kernel.on_all_rows
     assert kernel.settings.objective == "mml"
     assert kernel.settings.epochs == DEFAULT.search_steps
@@ -381,6 +382,7 @@ def test_a_plan_is_frozen_and_can_be_read():
         "dbk-silu",
         "sv-rbf",
         "sv-rbf-linear",
+        "linear",
     ]
     assert ", 4 members, " in lines[2]
     assert ", 1 member, " in lines[4]

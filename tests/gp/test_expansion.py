@@ -249,3 +249,45 @@ def test_at_an_inducing_point_the_correction_is_the_jitters(dtype):
     correction = expansion(expansion.Z.detach()).correction
     assert correction.max() < 2e-4
     assert correction.min() >= 0.0
+
+
+def test_lengthscales_that_are_alike_cost_nothing_and_one_apart_a_few_nats():
+    rbf = RBF(4, 3).double().requires_grad_(False)
+    assert float(rbf.log_prior()) == 0.0
+    with torch.no_grad():
+        rbf.log_lengthscale += 7.0  # how long they are in all is free
+        assert float(rbf.log_prior()) == pytest.approx(0.0, abs=1e-9)
+        rbf.log_lengthscale[0] += 4.0  # the mean moves by 1
+    by_hand = -math.log(1.0 + (3.0 / 0.3) ** 2) - 3.0 * math.log(1.0 + (1.0 / 0.3) ** 2)
+    assert float(rbf.log_prior()) == pytest.approx(by_hand)
+
+
+def test_columns_alone_are_a_bayesian_ridge_regression():
+    """Its mean is that of a ridge regression whose penalty is noise / a^2; and noise for the intercept."""
+    from sklearn.linear_model import Ridge
+
+    model, x = small("linear", noise=0.05).double(), inputs(30).double()
+    y = x @ torch.arange(1.0, D + 1.0, dtype=torch.float64) + 0.1 * torch.sin(7.0 * x[:, 0])
+    with torch.no_grad():
+        model.mean.zero_()
+        model.expansion.log_slope.fill_(-0.7)
+    exact.fit_posterior(model, lambda: [(x, y)])
+    penalty = float(model.noise().detach()) / math.exp(-1.4)
+    with_one = np.column_stack([x.numpy(), np.full(len(x), math.exp(0.7))])  # as a slope of the same penalty
+    theirs = Ridge(penalty, fit_intercept=False).fit(with_one, y.numpy()).predict(with_one)
+    close(model(x).mean, torch.from_numpy(theirs), 1e-8)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_leaving_one_out_is_a_fit_without_each_row(weighted):
+    model, x = small("linear", noise=0.05).double(), inputs(9).double()
+    y = x @ torch.arange(1.0, x.shape[1] + 1.0, dtype=torch.float64) + torch.sin(5.0 * x[:, 0])
+    weight = torch.linspace(0.5, 3.0, 9, dtype=torch.float64) if weighted else None
+    mean, variance = exact.leave_one_out(model, x, y, weight)
+    for k in range(9):
+        rest = torch.arange(9) != k
+        exact.fit_posterior(model, lambda rest=rest: [(x[rest], y[rest], None if weight is None else weight[rest])])
+        with torch.no_grad():
+            expected = model.predictive(model(x[k : k + 1]))
+        close(mean[k : k + 1], expected[0].flatten(), 1e-8)
+        close(variance[k : k + 1], expected[1].flatten(), 1e-8)

@@ -30,6 +30,8 @@ class Settings:
     optimiser: str = "adamw"
     """Or "muon", for the matrices inside the network's blocks; everything else is stepped by AdamW. Or "lbfgs", for
     exact training: it needs no learning rates, and an epoch is one evaluation."""
+    prior: bool = False
+    """In exact training: whether the parameters of the kernel have the prior that the expansion says."""
     learning_rate: float = 1e-3
     muon_rate: float = 0.02
     """The learning rate of Muon's matrices: about how far a step moves each of their singular values."""
@@ -87,6 +89,8 @@ class Settings:
                 "optimiser 'lbfgs' is for exact training (objective 'mml'), whose loss has no noise: take 'adamw' or "
                 "'muon', or that objective"
             )
+        if not isinstance(self.prior, bool) or (self.prior and not self.exact):
+            raise InputError(f"prior must be True or False, and is for exact training (mml), got {self.prior!r}")
         if not isinstance(self.bootstrap, bool):
             raise InputError(f"bootstrap must be True or False, got {self.bootstrap!r}")
         if self.bootstrap and self.exact:

@@ -114,11 +114,15 @@ class MinibatchSteps:
 
 
 class ExactSteps:
-    """Algorithm 1, for every member: the gradient of -log p(y) / n, chunk by chunk, then the new solution."""
+    """Algorithm 1, for every member: the gradient of -log p(y) / n, chunk by chunk, then the new solution.
 
-    def __init__(self, stack: Stack, source: Batches, descent: Descent, n: Tensor, chunk_rows: int) -> None:
+    With a prior of the kernel's parameters it is the gradient of -log p(y, parameters) / n.
+    """
+
+    def __init__(self, stack: Stack, source: Batches, descent: Descent, n: Tensor, settings: Settings) -> None:
         self.stack, self.source, self.descent = stack, source, descent
-        self._n, self._chunk_rows, self._team = n.double(), chunk_rows, descent.team
+        self._n, self._chunk_rows, self._team = n.double(), settings.chunk_rows, descent.team
+        self._prior = settings.prior
         self.loss_sum = torch.zeros(stack.size, device=n.device, dtype=torch.float64)
         self.solution: exact.Solution | None = None
 
@@ -139,7 +143,7 @@ class ExactSteps:
         self.loss_sum.add_(search.value)
 
     def _gradient(self, solution: exact.Solution) -> Tensor:
-        """Minus the likelihood by row, of each member; its gradient is that of the leaves then."""
+        """Minus the likelihood by row, and the prior, of each member; its gradient is that of the leaves then."""
         n = self._n
         self.descent.zero_grad()
         squared = torch.zeros_like(self.loss_sum)
@@ -149,8 +153,9 @@ class ExactSteps:
             squared += chunk_squared
         self._team.sum_(squared)
         losses = self.stack.map(exact.model_shared_loss, (solution, n))
-        (losses / n).sum().backward()
-        return -self.stack.map(exact.model_likelihood, (solution, squared, n)) / n
+        prior = self.stack.map(exact.model_log_prior) if self._prior else torch.zeros_like(losses)
+        ((losses - prior) / n).sum().backward()
+        return -(self.stack.map(exact.model_likelihood, (solution, squared, n)) + prior.detach()) / n
 
     def solve(self) -> None:
         """Eq. 10 at the current parameters, for the next gradient; and as q(w), which the validation predicts with."""

@@ -66,7 +66,7 @@ class Wave:
         self.descent = Descent(self.stack, settings, settings.epochs * steps, team)
         self.steps: MinibatchSteps | ExactSteps
         if settings.exact:
-            self.steps = ExactSteps(self.stack, self.source, self.descent, n, settings.chunk_rows)
+            self.steps = ExactSteps(self.stack, self.source, self.descent, n, settings)
         else:
             self.steps = MinibatchSteps(self.stack, self.source, self.descent, members, n, settings.objective)
         self.fused: fused.FusedSteps | None = None

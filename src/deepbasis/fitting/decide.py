@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +48,9 @@ NETWORK = "dbk-silu"
 
 FAR = "sv-rbf-linear"
 """The kernel that may predict beside the networks where there were no rows: it goes on along a straight line."""
+
+LINE = "linear"
+"""The kernel of straight lines: a ridge regression."""
 
 _FAR_RANK = 32
 _FAR_COLUMNS = 64  # encoded, at most: a lengthscale for each is learnt from few rows
@@ -146,6 +150,8 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
 
 def _on_all_rows(kernel: Candidate, facts: Facts) -> Candidate:
     """Each parameter fits the rows that judge it by about a nat too much in all: where that is little it may."""
+    if kernel.architecture.method == LINE:
+        return replace(kernel, on_all_rows=True, one_by_one=True)
     parameters = facts.columns + 2  # lengthscales, variance, noise
     return replace(kernel, on_all_rows=True, trained_apart=parameters > _OPTIMISM * facts.table_rows)
 
@@ -171,6 +177,8 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
     A kernel trained by its marginal likelihood can hardly overfit: on a small table it is often better than a network,
     and calibrated. But not for new groups: its likelihood treats the rows of a group as independent, and its parameters
     have seen all groups.
+
+    A longer table has a straight line to try: where that is all that there is, networks only come close to it.
     """
     asked_for_a_network = (
         spec.method != AUTO
@@ -179,7 +187,10 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
         or spec.trend not in (AUTO, "none")
         or spec.likelihood != GAUSSIAN
     )
-    if asked_for_a_network or facts.grouped or facts.streamed or facts.table_rows > recipe.small_rows:
+    is_small = facts.table_rows <= recipe.small_rows
+    is_quick = facts.table_rows <= recipe.line_rows and facts.columns <= recipe.inducing_points
+    names: Sequence[str] = recipe.shallow_methods if is_small else [LINE] * is_quick
+    if asked_for_a_network or facts.grouped or facts.streamed:
         return []
     changes: dict[str, Any] = {
         "objective": EXACT,
@@ -190,13 +201,13 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
         "epochs": AUTO,  # each is one step
         "patience": AUTO,
         "compile": False,
-        # The marginal likelihood has calibrated it, and its noise is constant: three scales would gain little.
-        "calibrate": False if spec.calibrate == AUTO else spec.calibrate,
+        # The marginal likelihood has calibrated it, and its noise is constant: of few rows three scales gain little.
+        "calibrate": False if spec.calibrate == AUTO and is_small else spec.calibrate,
     }
     # A linear kernel has a basis function for each column: skip it if they would be most of the work.
     return [
         replace(spec, method=name, **changes)
-        for name in recipe.shallow_methods
+        for name in names
         if facts.columns <= _rank(spec, recipe, name) or "linear" not in METHODS[name].expansion
     ]
 
@@ -259,6 +270,7 @@ def _candidate(spec: Spec, recipe: Recipe, facts: Facts, max_steps: int | None) 
         passes=passes,
         batch_size=batch_size,
         optimiser=optimiser,
+        prior=kernel and recipe.shallow_prior,
         learning_rate=rate,
         muon_rate=muon_rate,
         noise_learning_rate=recipe.noise_learning_rate,

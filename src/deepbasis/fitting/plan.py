@@ -114,6 +114,8 @@ class Candidate:
     """Trained exactly on every row, and scored on held-out rows by its posterior given the others."""
     trained_apart: bool = False
     """Whether its parameters are those given the others too: they are trained again for each part held out."""
+    one_by_one: bool = False
+    """Whether each row is predicted given all others, and not given those of other parts. Its parameters are few."""
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Candidate:

@@ -115,6 +115,8 @@ class Recipe:
     small_rows: int
     """Up to here a table is small: members hold out different rows, and method="auto" also tries shallow kernels. Above
     it, coordinates become waves."""
+    line_rows: int
+    """Up to here method="auto" also tries a straight line."""
     folds: int
     """Parts of a small table, of which a member holds out one."""
     inducing_points: int
@@ -125,6 +127,8 @@ class Recipe:
     """For objective="mml": "lbfgs" or "adamw"."""
     shallow_learning_rate: float
     """Of AdamW."""
+    shallow_prior: bool
+    """Whether its lengthscales are alike until the rows say otherwise."""
     shallow_jitter: float
     """Of the kernel matrix of its inducing points, relative to its diagonal."""
 
@@ -218,11 +222,13 @@ RECIPES: Registry[Recipe] = Registry(
             calibrate=True,
             start_from_data=True,
             small_rows=2_000,
+            line_rows=20_000,
             folds=4,
             inducing_points=128,
-            shallow_methods=("sv-rbf", "sv-rbf-linear"),
+            shallow_methods=("sv-rbf", "sv-rbf-linear", "linear"),
             shallow_optimiser="lbfgs",
             shallow_learning_rate=5e-2,
+            shallow_prior=True,
             shallow_jitter=1e-6,
         ),
         "paper": Recipe(
@@ -255,11 +261,13 @@ RECIPES: Registry[Recipe] = Registry(
             calibrate=False,
             start_from_data=False,
             small_rows=0,
+            line_rows=0,
             folds=1,
             inducing_points=128,
             shallow_methods=(),
             shallow_optimiser="adamw",
             shallow_learning_rate=1e-3,
+            shallow_prior=False,
             shallow_jitter=1e-4,
         ),
     },

@@ -32,6 +32,7 @@ from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.train import HERE, Execution, Runner, Trained
 from deepbasis.fitting.update import learned, learned_from_stream, promised
 from deepbasis.gp import metrics
+from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.outputs import Outputs
 from deepbasis.gp.predictive import Gaussian, Predictive
 from deepbasis.tables.preprocessing import Preprocessor
@@ -206,8 +207,10 @@ def _train_networks(
 
 
 def _within_time(runner: Runner, network: Candidate, seeds: list[int], data: Rows, selecting: Rows) -> Trained:
-    """Trained in full, or for as long as a time limit lets it: half of that if kernels follow."""
-    planned = in_time(runner, network, seeds, data, selecting, 0.5 if runner.plan.kernels else 1.0) or network
+    """Trained in full, or for as long as a time limit lets it: half of that if kernels follow, most if only a line."""
+    kernels = len(runner.plan.kernels)
+    share = 1.0 if not kernels else 0.9 if kernels == 1 else 0.5
+    planned = in_time(runner, network, seeds, data, selecting, share) or network
     return replace(runner.train(planned, seeds, data, selecting, runner.execution.checkpoint), candidate=network)
 
 
@@ -260,9 +263,13 @@ def _try_kernels(
         if any(members.interrupted for members, _ in parts):
             return replace(networks, interrupted=True), predicted
         if len(parts) == len(folds):
-            found = predict_held_out([(members.given(fold.data), fold) for members, fold in parts])
+            if likelier.candidate.one_by_one and len(folds) == len(data.held_out) > 1:  # together they are all rows
+                found = likelier.predict_one_by_one(join_rows([fold.held_out for fold in folds]))
+            else:
+                found = predict_held_out([(members.given(fold.data), fold) for members, fold in parts])
             likelier, theirs = likelier.given(everything).calibrated(found, selecting)
-            as_good = is_as_good(theirs, predicted, selecting)
+            fitted_to_them = _numbers(networks) - _numbers(likelier)
+            as_good = is_as_good(theirs, predicted, selecting, fitted_to_them)
     except UnfinishedError:
         return replace(networks, interrupted=True), predicted
     except NumericalError:
@@ -289,7 +296,7 @@ def predict_held_out(parts: Sequence[tuple[Trained, Fold]]) -> Predictive:
 
 
 def schwarz_criterion(kernel: Trained, data: Rows) -> float:
-    """Half of it: minus the bound on the likelihood, and log(n) / 2 for each parameter of the kernel.
+    """Half of it: minus the bound on the likelihood (and the prior), and log(n) / 2 for each parameter of the kernel.
 
     Infinite if its training failed.
     """
@@ -301,10 +308,19 @@ def schwarz_criterion(kernel: Trained, data: Rows) -> float:
     return n * last["train_loss"] + 0.5 * math.log(max(n, 1.0)) * numbers
 
 
-def is_as_good(kernel: Predictive, networks: Predictive, held_out: Rows) -> bool:
-    """Whether its NLL on the held-out rows is no higher than that of the networks, which were calibrated on them."""
+def is_as_good(kernel: Predictive, networks: Predictive, held_out: Rows, fitted_to_them: int = 0) -> bool:
+    """Whether its NLL on the held-out rows is no higher than that of the networks would be on others.
+
+    Each number of the networks that was fitted to these rows makes that too low by about a nat in all (Akaike, 1974).
+    """
     ours, theirs = (float(metrics.nll(predicted, held_out.y, held_out.weight)) for predicted in (kernel, networks))
-    return math.isfinite(ours) and not ours > theirs
+    n = len(held_out) if held_out.weight is None else float(held_out.weight.sum())
+    return math.isfinite(ours) and not ours > theirs + fitted_to_them / max(n, 1.0)
+
+
+def _numbers(trained: Trained) -> int:
+    """Of its calibration: its scales, and their weights, which sum to 1."""
+    return 2 * len(trained.calibration.scales) - 1 if isinstance(trained.calibration, Calibration) else 0
 
 
 def draw_seeds(random_state: Any, count: int) -> list[int]:

@@ -60,10 +60,11 @@ class Arguments:
         one_of(lambda: (AUTO, *METHODS), many=True),
         'The kernel and how it is trained; auto: dbk-silu, or a shallow kernel on a small table. "dbk-silu", '
         '"dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" and "dnn" are the paper\'s; "sv-rbf-linear" adds a linear '
-        "kernel, and the others are of its outlook. A small table has at most 2,000 rows. A shallow kernel is trained "
-        "exactly on all of them, and chosen unless the networks predict held-out rows better. It is not tried with "
-        'groups, because its likelihood treats all rows as independent. "dnn" has no distribution of its own: it '
-        "predicts with the variance of its validation residuals.",
+        'kernel, "linear" has nothing else, and the others are of its outlook. A small table has at most 2,000 rows. '
+        "A shallow kernel is trained exactly on all of them, and chosen unless the networks predict held-out rows "
+        "better; above 2,000 rows only a straight line is tried, up to 20,000. Neither is with groups, because the "
+        'likelihood treats all rows as independent. "dnn" has no distribution of its own: it predicts with the '
+        "variance of its validation residuals.",
         MODEL,
     )
     recipe: str = argument(

@@ -30,7 +30,7 @@ from deepbasis.gp.calibration import Calibration, Widened, calibrate, widen
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.outputs import OutputsCalibration, calibrate_outputs
-from deepbasis.gp.predictive import Predictive
+from deepbasis.gp.predictive import Gaussian, Predictive
 from deepbasis.progress import Progress, ProgressBar
 
 
@@ -116,6 +116,11 @@ class Trained:
         for model in models:
             exact.fit_posterior(model, lambda: [(rows.x, rows.y, rows.weight)])
         return replace(self, models=models)
+
+    def predict_one_by_one(self, rows: Rows) -> Predictive:
+        """Each of these rows by the kernel's posterior given the others."""
+        mean, variance = exact.leave_one_out(self.models[0], rows.x, rows.number, rows.weight)
+        return Gaussian(mean.to(rows.x), variance.to(rows.x))
 
     def calibrated(self, predicted: Predictive, rows: Rows, disagreement: float = 0.0) -> tuple[Trained, Predictive]:
         """Calibrated on the predictions for held-out rows, if wanted; the same at every worker, since each has all of

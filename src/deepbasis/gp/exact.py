@@ -177,6 +177,12 @@ def model_shared_loss(model: DeepBasisGP, solution: Solution, n: Tensor) -> Floa
     return shared_loss(n, model.noise(), solution)
 
 
+def model_log_prior(model: DeepBasisGP) -> Float[Tensor, ""]:
+    """Of the kernel's parameters; 0 for an expansion without one."""
+    log_prior = getattr(model.expansion, "log_prior", None)
+    return torch.zeros_like(model.noise()).double() if log_prior is None else log_prior().double()
+
+
 def model_likelihood(model: DeepBasisGP, solution: Solution, squared: Tensor, n: Tensor) -> Float[Tensor, ""]:
     """Eq. 11, or Eq. 3, with the sum of what `model_chunk_loss` returns second."""
     return likelihood(n, model.noise().detach(), solution, squared)
@@ -244,6 +250,26 @@ def fit_posterior(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = Non
     _, solution = posterior(model, chunks, add_up)
     assert isinstance(model.posterior, WeightPosterior)  # or there were no such posterior
     model.posterior.set_(solution.w, model.noise().double() * solution.Lambda_inv)
+
+
+@torch.no_grad()
+def leave_one_out(
+    model: DeepBasisGP, x: Float[Tensor, "n d"], y: Float[Tensor, " n"], weight: Weight = None
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Mean and variance of each target given all other rows, in float64, without a fit for each of them.
+
+        mean_i = y_i - [Sigma^-1 y]_i / [Sigma^-1]_ii,   variance_i = 1 / [Sigma^-1]_ii,
+
+    with [Sigma^-1 y]_i = (y_i - phi_i w) / s and [Sigma^-1]_ii = (1 - phi_i Lambda^-1 phi_i) / s. The noise of a row of
+    weight k is s / k there, and s in its prediction. For a model without a correction.
+    """
+    _, solution = posterior(model, lambda: [(x, y, weight)])
+    phi, s = model.basis(x).double(), model.noise().double()
+    k = torch.ones_like(y, dtype=torch.float64) if weight is None else weight.double()
+    leverage = k * ((phi @ solution.Lambda_inv) * phi).sum(-1)
+    precision = k * (1.0 - leverage).clamp_min(1e-9) / s
+    residual = y.double() - model.prior_mean(x).double() - phi @ solution.w
+    return y.double() - k * residual / s / precision, 1.0 / precision - s / k + s
 
 
 def _weight_of(y: Tensor, weight: Weight = None) -> Tensor:

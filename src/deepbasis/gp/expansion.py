@@ -1,8 +1,8 @@
 """Expansions: from the backbone's output g(x) in R^h to the r basis functions phi(x) (Eq. 12, 13, 16).
 
 An expansion is any module, made as `cls(h, rank, jitter=...)`, with an attribute `rank`, whose `forward(g)` returns
-`Features`. It may name its `kernel_parameters`, which have a learning rate of their own, and have a method
-`start_at(g, generator)` if it starts from data.
+`Features`. It may name its `kernel_parameters`, which have a learning rate of their own, have a method
+`start_at(g, generator)` if it starts from data, and `log_prior()` if its parameters have one in exact training.
 """
 
 import math
@@ -19,6 +19,9 @@ from deepbasis.gp.precision import full_product
 
 JITTER = 1e-4
 """On the diagonal of K_ZZ, relative to it: in float32 a smaller one leaves fewer correct digits in a whitened basis."""
+
+ALIKE = 0.3
+"""How far the logarithms of lengthscales are from their mean without cost; docs/recipe.md."""
 
 
 class Features(NamedTuple):
@@ -117,6 +120,17 @@ class RBF(nn.Module):
             return smooth
         return smooth + (g * (2.0 * (self.log_slope - self.log_lengthscale)).exp()) @ g2.mT
 
+    def log_prior(self) -> Float[Tensor, ""]:
+        """Columns are alike until the rows say otherwise: -sum_j log(1 + (log l_j - mean)^2 / c^2), with c = 0.3.
+
+        Cauchy's density of each, but for a constant. How long they are in all is free. Its tails are heavy: a column
+        that does not count costs about five nats, once, however many rows there are.
+
+        NOTE[DIFF]: the paper has no prior. A lengthscale for each column then fits any few rows.
+        """
+        apart = (self.log_lengthscale - self.log_lengthscale.mean()) / ALIKE
+        return -torch.log1p(apart * apart).sum()
+
     def log_correlation(self, squared_distance: Tensor) -> Tensor:
         """Of f at points this far apart, in lengthscales."""
         return -0.5 * squared_distance
@@ -158,6 +172,26 @@ class Matern(RBF):
         # The root has no derivative at 0, where k~ has one, 0: points nearer than rounding do not move each other.
         a = (5.0 * squared_distance.clamp_min(torch.finfo(squared_distance.dtype).eps)).sqrt()
         return torch.log1p(a + a * a / 3.0) - a
+
+
+class Columns(nn.Module):
+    """phi(x) = [a g(x), 1], of rank h + 1: a straight line with slopes from N(0, a^2), as a ridge regression has them.
+
+    The intercept is from N(0, 1). Without it centred columns and a centred target have a direction in which nothing is
+    left, and with more columns than rows the likelihood would find that there is no noise.
+
+    NOTE[DIFF]: not in the paper. On few rows, or where a line is all that there is, nothing is better.
+    """
+
+    kernel_parameters = ("log_slope",)
+
+    def __init__(self, h: int, rank: int | None = None, *, jitter: float = JITTER) -> None:
+        super().__init__()
+        self.rank = check_positive_int("h", h) + 1
+        self.log_slope = nn.Parameter(torch.tensor(-0.5 * math.log(h)))  # the variances of the slopes sum to 1
+
+    def forward(self, g: Float[Tensor, "b h"]) -> Features:
+        return _without_correction(torch.cat([g * self.log_slope.exp(), torch.ones_like(g[:, :1])], 1))
 
 
 class FourierFeatures(nn.Module):

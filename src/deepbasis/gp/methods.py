@@ -27,6 +27,7 @@ METHODS: Registry[Method] = Registry(
         "pp-dkl": Method("resnet", "rbf", "ppgp", corrected=True),
         "sv-rbf": Method("identity", "rbf", "elbo", corrected=True),
         "sv-rbf-linear": Method("identity", "rbf-linear", "elbo", corrected=True),
+        "linear": Method("identity", "columns", "elbo", corrected=False),
         "dbk-matern": Method("resnet", "matern", "dppgp", corrected=False),
         "dbk-fourier": Method("resnet", "fourier", "dppgp", corrected=False),
         "dbk-fourier-matern": Method("resnet", "fourier-matern", "dppgp", corrected=False),
