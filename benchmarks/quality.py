@@ -479,10 +479,11 @@ def markdown(cells: Sequence[Cell], parts: Sequence[Part]) -> str:
 
 def _scores(cells: Sequence[Cell]) -> str:
     lines = []
+    metrics = [metric for metric in METRICS if any(cell.has(metric) for cell in cells)]
     for cell in cells:
         rivals = [other for other in cells if other.task == cell.task]
         shown = []
-        for metric in METRICS:
+        for metric in metrics:
             if not cell.has(metric):
                 shown.append("–")
                 continue
@@ -493,18 +494,21 @@ def _scores(cells: Sequence[Cell]) -> str:
             shown.append(f"**{value}**" if best else value)
         seconds = f"{cell.mean('seconds'):.1f} ({cell.device})"
         lines.append([cell.task.dataset, cell.label, *shown, seconds, cell.rounds(), str(len(cell.folds))])
-    return markdown_table(["data set", "model", *LABELS.values(), "seconds", "rounds", "n"], lines)
+    return markdown_table(
+        ["data set", "model", *(LABELS[metric] for metric in metrics), "seconds", "rounds", "n"], lines
+    )
 
 
 def _ranks(cells: Sequence[Cell]) -> list[str]:
     ranks, left_out = average_ranks(cells)
     if len(ranks) < 2:
         return ["No two models have all these data sets yet: no ranks.\n"]
-    lines = [[model, *(number(own.get(metric), 2) for metric in LOWER_IS_BETTER)] for model, own in ranks.items()]
+    metrics = [metric for metric in LOWER_IS_BETTER if any(metric in own for own in ranks.values())]
+    lines = [[model, *(number(own.get(metric), 2) for metric in metrics)] for model, own in ranks.items()]
     without = f", without models that lack a data set ({', '.join(left_out)})" if left_out else ""
     return [
         f"Average ranks over the {len({cell.task.dataset for cell in cells})} data sets{without}; 1 is best.\n",
-        markdown_table(["model", *(LABELS[metric] for metric in LOWER_IS_BETTER)], lines),
+        markdown_table(["model", *(LABELS[metric] for metric in metrics)], lines),
     ]
 
 

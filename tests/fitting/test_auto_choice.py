@@ -351,3 +351,17 @@ def test_numbers_fitted_to_the_judging_rows_cost_a_nat_each() -> None:
     assert is_as_good(says(1.01), says(1.0), rows, 5)
     half = Rows(rows.x, rows.y, torch.full((300,), 0.5))
     assert is_as_good(says(1.01), says(1.0), half, 2)  # they count as 150 rows
+
+
+@pytest.mark.parametrize("table", [lines, wave])
+def test_held_out_rows_choose_between_a_line_and_the_likelier_of_the_others(
+    table: Callable[[int, int], tuple[Floats, Floats]],
+) -> None:
+    X, y = table(80, 0)
+    given = {"X_val": X[60:], "y_val": y[60:]}
+    settings = {"recipe": recipe("thirty evaluations", search_steps=30), "learning_rate": 1e-9, "epochs": 1, "rank": 40}
+    model = small(**settings).fit(X[:60], y[:60], **given)
+    kinds = [{**SHALLOW, "method": name} for name in ("sv-rbf", "sv-rbf-linear", "linear")]
+    *others, line = (small(**{**settings, **kind}).fit(X[:60], y[:60], **given) for kind in kinds)
+    finalists = [min(others, key=criterion), line]
+    assert model.method_ == min(finalists, key=lambda one: one.validation_["nll"]).method_

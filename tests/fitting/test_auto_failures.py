@@ -14,7 +14,7 @@ from deepbasis.engine.distributed import Team
 from deepbasis.errors import FitWarning, NumericalError
 from deepbasis.fitting.train import Execution
 from support.choosing import TAKING, Workers, assert_same, easy, kernel, small
-from support.recipes import only, recipe
+from support.recipes import only
 from support.runs import Watch, as_model, ctrl_c, fit, power_failure, watched
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -107,7 +107,7 @@ class Outvoted(Team):
 
 
 def test_a_worker_takes_what_the_first_has_chosen() -> None:
-    model = small(recipe=recipe("five evaluations", search_steps=5), learning_rate=1e-9)
+    model = small(recipe=only("sv-rbf", "sv-rbf-linear", search_steps=5), learning_rate=1e-9)
     alone = fit(model, *easy(), Execution())
     assert alone.chosen > 0
     other = 2 - alone.chosen  # the place of the other kernel among the two

@@ -55,14 +55,14 @@ def test_every_pair_of_weights_has_every_seed_and_slopes_by_turns() -> None:
 
 def test_a_shallow_kernel_starts_at_rows_to_train_on() -> None:
     given = rows()
-    for candidate in candidates()[1:]:
+    for candidate in candidates()[1:3]:
         build = builder(candidate.architecture, 3, given)
         Z = build(Member(seed=5)).expansion.Z
         there = (Z[:, None] == given.x.float()[None]).all(-1)
         assert bool((there.sum(1) == 1).all())
         assert bool((there.sum(0) <= 1).all())
         assert not torch.equal(Z, build(Member(seed=6)).expansion.Z)
-    first, second = (builder(one.architecture, 3, given)(Member(seed=5)).expansion.Z for one in candidates()[1:])
+    first, second = (builder(one.architecture, 3, given)(Member(seed=5)).expansion.Z for one in candidates()[1:3])
     assert torch.equal(first, second)
 
 

@@ -28,7 +28,9 @@ def planned(rows: int = 10_000, columns: int = 5, streamed: bool = False, **chan
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_network_with_waves_races_one_with_a_strong_decay(device):
     plan = planned(device=device)
-    first, rival = plan.candidates
+    first, rival, line = plan.candidates
+    assert plan.networks == [first, rival]
+    assert line.architecture.method == "linear"
     assert (first.architecture.embedding, first.settings.weight_decay) == ("periodic-linear", 0.01)
     assert (rival.architecture.embedding, rival.settings.weight_decay) == ("none", 1.0)
     assert replace(rival, architecture=first.architecture, settings=first.settings) == first
@@ -60,7 +62,8 @@ def test_there_is_no_race(changes):
 def model(decay: float, rival_decay: float, **changes: Any) -> DeepBasisRegressor:
     """A regressor whose networks race for 20 steps, two epochs, and then train for 160."""
     large = replace(DEFAULT.large, weight_decay=decay, rival_decay=rival_decay, fewest_steps=165, epochs=1)
-    short = recipe(f"race {decay} {rival_decay}", large=large, race_steps=20, small_rows=10, batch_size=128)
+    steps = {"race_steps": 20, "small_rows": 10, "line_rows": 0, "batch_size": 128}
+    short = recipe(f"race {decay} {rival_decay}", large=large, **steps)
     settings = {"members": 2, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu", "validation_fraction": 0.2}
     return DeepBasisRegressor(**{**settings, "recipe": short, "target": "identity", **changes})
 

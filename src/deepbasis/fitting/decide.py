@@ -193,13 +193,10 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
     if asked_for_a_network or facts.grouped or facts.streamed:
         return []
     changes: dict[str, Any] = {
+        **dict.fromkeys(("optimiser", "learning_rate", "epochs", "patience"), AUTO),  # an epoch is one step
         "objective": EXACT,
         "members": 1,
         "dtype": precision,
-        "optimiser": AUTO,
-        "learning_rate": AUTO,
-        "epochs": AUTO,  # each is one step
-        "patience": AUTO,
         "compile": False,
         # The marginal likelihood has calibrated it, and its noise is constant: of few rows three scales gain little.
         "calibrate": False if spec.calibrate == AUTO and is_small else spec.calibrate,

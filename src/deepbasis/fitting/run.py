@@ -32,7 +32,6 @@ from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.train import HERE, Execution, Runner, Trained
 from deepbasis.fitting.update import learned, learned_from_stream, promised
 from deepbasis.gp import metrics
-from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.outputs import Outputs
 from deepbasis.gp.predictive import Gaussian, Predictive
 from deepbasis.tables.preprocessing import Preprocessor
@@ -71,7 +70,8 @@ def _fit_rows(spec: Spec, plan: Plan, data: TableData, execution: Execution) -> 
         several = bool(plan.kernels) or len(data.held_out) > 1  # else a large table is not held twice
         everything = data.everything(folds[0].data.x.dtype) if several else folds[0].data
         if plan.kernels and not best.interrupted:
-            best, predicted = _try_kernels(runner, spec, data, best, predicted, folds, selecting)
+            with devices.torch_threads(1):  # a line of a long table is little work too
+                best, predicted = _try_kernels(runner, spec, data, best, predicted, folds, selecting)
         known, outputs = everything if len(data.held_out) > 1 else folds[0].data, len(data.target.outputs)
         constant = class_shares(known, data.target.classes) if data.target.classes else baseline(known, outputs)
         scores, doubt = scores_and_doubt(predicted, held_out, constant, data.target)
@@ -256,25 +256,44 @@ def _try_kernels(
                 fitted.append((criterion, kernel))
     if interrupted or not fitted:
         return replace(networks, interrupted=interrupted), predicted
-    _, likelier = fitted[runner.execution.team.broadcast_object(int(np.argmin([criterion for criterion, _ in fitted])))]
-    theirs, as_good = predicted, False
+    judged: list[tuple[Trained, Predictive]] = []
     try:
-        parts = _without_their_folds(runner, data, likelier, seed, folds)
-        if any(members.interrupted for members, _ in parts):
-            return replace(networks, interrupted=True), predicted
-        if len(parts) == len(folds):
-            if likelier.candidate.one_by_one and len(folds) == len(data.held_out) > 1:  # together they are all rows
-                found = likelier.predict_one_by_one(join_rows([fold.held_out for fold in folds]))
-            else:
-                found = predict_held_out([(members.given(fold.data), fold) for members, fold in parts])
-            likelier, theirs = likelier.given(everything).calibrated(found, selecting)
-            fitted_to_them = _numbers(networks) - _numbers(likelier)
-            as_good = is_as_good(theirs, predicted, selecting, fitted_to_them)
+        for kernel in _finalists(runner, fitted):
+            with suppress(NumericalError):  # the others are kept
+                parts = _without_their_folds(runner, data, kernel, seed, folds)
+                if any(members.interrupted for members, _ in parts):
+                    return replace(networks, interrupted=True), predicted
+                if len(parts) < len(folds):
+                    continue
+                if kernel.candidate.one_by_one and len(folds) == len(data.held_out) > 1:  # together they are all rows
+                    found = kernel.predict_one_by_one(join_rows([fold.held_out for fold in folds]))
+                else:
+                    found = predict_held_out([(members.given(fold.data), fold) for members, fold in parts])
+                judged.append(kernel.given(everything).calibrated(found, selecting))
     except UnfinishedError:
         return replace(networks, interrupted=True), predicted
-    except NumericalError:
-        as_good = False
-    return (likelier, theirs) if runner.execution.team.broadcast_object(as_good) else (networks, predicted)
+    scores = [float(metrics.nll(theirs, selecting.y, selecting.weight)) for _, theirs in judged]
+    best = int(np.argmin(np.nan_to_num(scores, nan=np.inf))) if judged else 0
+    if len(judged) > 1:
+        best = runner.execution.team.broadcast_object(best)
+    as_good = False
+    if judged:
+        fitted_to_them = networks.calibration_numbers - judged[best][0].calibration_numbers
+        as_good = is_as_good(judged[best][1], predicted, selecting, fitted_to_them)
+    return judged[best] if runner.execution.team.broadcast_object(as_good) else (networks, predicted)
+
+
+def _finalists(runner: Runner, fitted: list[tuple[float, Trained]]) -> list[Trained]:
+    """The likeliest kernel with lengthscales, and the straight line: held-out rows choose between these.
+
+    Schwarz' criterion would take the line too often. Lengthscales that are alike are no parameters of their own.
+    """
+    lines = [kernel for _, kernel in fitted if kernel.candidate.one_by_one]
+    others = [(criterion, kernel) for criterion, kernel in fitted if not kernel.candidate.one_by_one]
+    if not others:
+        return lines
+    likeliest = runner.execution.team.broadcast_object(int(np.argmin([criterion for criterion, _ in others])))
+    return [others[likeliest][1], *lines]
 
 
 def _without_their_folds(
@@ -316,11 +335,6 @@ def is_as_good(kernel: Predictive, networks: Predictive, held_out: Rows, fitted_
     ours, theirs = (float(metrics.nll(predicted, held_out.y, held_out.weight)) for predicted in (kernel, networks))
     n = len(held_out) if held_out.weight is None else float(held_out.weight.sum())
     return math.isfinite(ours) and not ours > theirs + fitted_to_them / max(n, 1.0)
-
-
-def _numbers(trained: Trained) -> int:
-    """Of its calibration: its scales, and their weights, which sum to 1."""
-    return 2 * len(trained.calibration.scales) - 1 if isinstance(trained.calibration, Calibration) else 0
 
 
 def draw_seeds(random_state: Any, count: int) -> list[int]:

@@ -102,6 +102,11 @@ class Trained:
     def ensemble(self) -> Ensemble:
         return Ensemble(self.models, device=self.device, dtype=self.candidate.settings.dtype)
 
+    @property
+    def calibration_numbers(self) -> int:
+        """That were fitted: scales, and their weights, which sum to 1."""
+        return 2 * len(self.calibration.scales) - 1 if isinstance(self.calibration, Calibration) else 0
+
     def predict(self, x: torch.Tensor) -> Predictive:
         """Before calibration."""
         return self.ensemble.predict(x)
