@@ -13,12 +13,15 @@ from deepbasis.paper.machine import describe, one_line
 __all__ = ["describe", "one_line", "peak_mib", "record", "reset_peak", "resident_mib"]
 
 
-def record(folder: Path, name: str, arguments: argparse.Namespace) -> None:
+def record(folder: Path, name: str, arguments: argparse.Namespace | None = None) -> None:
     """Into the folder's machine.json, which other tables of the folder share."""
     path = folder / "machine.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("data_dir", "out")}
-    path.write_text(json.dumps({**known, name: {**describe(), "settings": settings}}, indent=1) + "\n")
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    given = {} if arguments is None else vars(arguments)
+    settings = {key: str(value) for key, value in given.items() if key not in ("data_dir", "out")}
+    found = {**known, name: {**describe(), **({"settings": settings} if settings else {})}}
+    path.write_text(json.dumps(found, indent=1) + "
+", encoding="utf-8")
 
 
 def resident_mib() -> float:

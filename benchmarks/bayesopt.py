@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import time
 import warnings
 from collections.abc import Callable
@@ -109,7 +108,7 @@ def main() -> None:
 
 
 def write(folder: Path, rows: list[dict[str, Any]], *, seeds: int, evaluations: int) -> None:
-    """After each seed: every regret, a table to read, and what it was made with."""
+    """After each seed: every regret, and a table to read, which says how it was made."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "table.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0])
@@ -133,12 +132,10 @@ def write(folder: Path, rows: list[dict[str, Any]], *, seeds: int, evaluations: 
                 low, middle, high = np.quantile(some, [0.25, 0.5, 0.75])
                 cells.append(f"{middle:.3g} [{low:.3g}, {high:.3g}]")
             lines.append(f"| {name} | {model} | {' | '.join(cells)} |")
-    lines += [
-        "",
-        f"`python benchmarks/bayesopt.py --seeds {seeds} --evaluations {evaluations}`; {one_line(describe())}",
-    ]
+    facts = describe()
+    made = f"{facts['date'][:10]}, revision {facts['revision']}; {one_line(facts)}"
+    lines += ["", f"`python benchmarks/bayesopt.py --seeds {seeds} --evaluations {evaluations}`; {made}"]
     (folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "machine.json").write_text(json.dumps(describe(), indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import time
 import warnings
@@ -35,7 +34,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from _machine import describe, one_line
+from _machine import describe, one_line, record
 from deepbasis import DeepBasisClassifier
 from deepbasis.gp.metrics import confidence_error
 
@@ -183,8 +182,7 @@ def main() -> None:
             writer.writeheader()
             writer.writerows(found)
         settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("data_dir", "out")}
-        record = json.dumps({**describe(), "settings": settings}, indent=1)
-        (arguments.out / "classes_machine.json").write_text(record + "\n")
+        record(arguments.out, "classes", settings=settings)
 
 
 if __name__ == "__main__":

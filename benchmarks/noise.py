@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import time
 import warnings
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from _machine import describe, one_line
+from _machine import describe, one_line, record
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import FitWarning
 from targets import TABLES, chosen, split
@@ -80,8 +79,7 @@ def main() -> None:
             writer.writeheader()
             writer.writerows(found)
         settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("data_dir", "out")}
-        text = json.dumps({**describe(), "settings": settings}, indent=1)
-        (arguments.out / "noise_machine.json").write_text(text + "\n")
+        record(arguments.out, "noise", settings=settings)
 
 
 if __name__ == "__main__":

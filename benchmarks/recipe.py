@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice, product
@@ -50,7 +50,7 @@ from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import Gaussian, Predictive, mixture
 from deepbasis.paper import data_ookla, data_uci, splits
-from deepbasis.paper.parts import Content, Folder, Part, markdown_table, provenance, summary, tidy_csv
+from deepbasis.paper.parts import Content, Folder, Part, markdown_table, provenance
 from deepbasis.paper.runs import fit
 from deepbasis.tables.encoders import squash
 from deepbasis.tables.preprocessing import Preprocessor
@@ -650,8 +650,6 @@ def _evaluate(predicted: Predictive, y: torch.Tensor) -> dict[str, float]:
 
 
 def write(folder: Folder, found: dict[str, dict[str, Part]]) -> None:
-    header = ["trial", "dataset", "what", "metric", "mean", "std"]
-    folder.write("table.csv", tidy_csv(header, _lines(found)))
     folder.write("table.md", _page(found))
 
 
@@ -666,14 +664,6 @@ def _largest(found: dict[str, dict[str, Part]]) -> str:
     """The largest ensemble that every part has."""
     sizes = [set(part.values["ensembles"]) for parts in found.values() for part in parts.values()]
     return max(set.intersection(*sizes), key=int)
-
-
-def _lines(found: dict[str, dict[str, Part]]) -> Iterator[list[object]]:
-    for trial, parts in found.items():
-        for dataset, part in parts.items():
-            for size, how, metric in product(("1", _largest(found)), ("raw", "calibrated"), METRICS):
-                values = _of(part, f"{size} {how}", metric)
-                yield [trial, dataset, f"{size} {how}", metric, *summary(values)]
 
 
 def _page(found: dict[str, dict[str, Part]]) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import time
 import warnings
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from _machine import describe, one_line
+from _machine import describe, one_line, record
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import FitWarning
 
@@ -166,7 +165,7 @@ def main() -> None:
             writer.writeheader()
             writer.writerows(found)
         settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("data_dir", "out")}
-        (arguments.out / "machine.json").write_text(json.dumps({**describe(), "settings": settings}, indent=1) + "\n")
+        record(arguments.out, "targets", settings=settings)
 
 
 if __name__ == "__main__":

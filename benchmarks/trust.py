@@ -19,7 +19,6 @@ the groups of a column that has few values, the smallest of their mean coverages
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 import warnings
@@ -31,7 +30,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from _machine import describe, one_line
+from _machine import describe, one_line, record
 from _trust_shifts import CHOSEN_ON, REPORTED, SCALE, Shift, few_values, peers, read, shifts
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import FitWarning, NoveltyWarning
@@ -71,7 +70,7 @@ def main() -> None:
             rows += measure(name, *read(name, arguments.data_dir), {})
             pd.DataFrame(rows).round(4).to_csv(RESULTS / f"{part}.csv", index=False)
             print(part, name, flush=True)
-    (RESULTS / "machine.json").write_text(json.dumps(describe(), indent=1) + "\n")
+    record(RESULTS, "novelty and coverage")
     (RESULTS / "table.md").write_text("\n".join(page()))
 
 

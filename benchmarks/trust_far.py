@@ -12,7 +12,6 @@ is fitted, small (two members, 30 epochs), and the truth has no noise.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from _machine import describe, one_line
+from _machine import describe, one_line, record
 from _trust_far import BLOCK, CASES, GAP, ORDINARY, SHELL, Case, case, splits
 from _trust_shifts import read
 from deepbasis import DeepBasisRegressor
@@ -68,7 +67,7 @@ def main() -> None:
         for kind in CASES:
             rows = [r for seed in range(arguments.draws) for r in elsewhere(case(kind, CASE_ROWS, seed), seed)]
             keep(RESULTS / "far_cases.csv", "case", kind, rows)
-    (RESULTS / "far_machine.json").write_text(json.dumps(describe(), indent=1) + "\n")
+    record(RESULTS, "far")
     (RESULTS / "far.md").write_text("\n".join(page()))
     if arguments.part in (None, "page"):
         figure(RESULTS / "far.png")

@@ -30,6 +30,7 @@ ROOMS = [
 """From the foundations to the door: files and folders. A file imports from its own room and from those above it."""
 
 LONGEST_FILE, LONGEST_TEST, LONGEST_CHAIN, DEEPEST_CLASS = 350, 700, 16, 2
+MOST_RESULTS, MOST_BYTES = 80, 15 * 2**20
 
 
 # ---- the rules -------------------------------------------------------------------------------------------------------
@@ -74,6 +75,12 @@ def test_tests_replace_nothing_inside_of_the_package() -> None:
 
 def test_chains_of_imports_are_short() -> None:
     assert len(HOUSE.longest_chain()) <= LONGEST_CHAIN, " > ".join(HOUSE.longest_chain())
+
+
+def test_recorded_results_stay_small() -> None:
+    files = [path for path in (TESTS.parent / "results").rglob("*") if path.is_file()]
+    assert len(files) <= MOST_RESULTS
+    assert sum(path.stat().st_size for path in files) < MOST_BYTES
 
 
 @pytest.mark.parametrize("library", ["sklearn", "pandas", "matplotlib", "rich"])
