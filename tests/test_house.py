@@ -20,7 +20,7 @@ ROOMS = [
     ["tables"],
     ["engine"],
     ["fitting"],
-    ["updating", "estimators", "classifier"],
+    ["faces", "estimators", "classifier"],
     ["scoring", "explain", "report"],
     ["interop"],
     ["paper"],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -18,21 +17,16 @@ from sklearn.utils.validation import check_is_fitted
 from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.errors import InputError, check_choice
-from deepbasis.estimators import adopt
-from deepbasis.fitting.data import TableData
-from deepbasis.fitting.decide import make_plan
+from deepbasis.faces import Face, Prepared, adopt
 from deepbasis.fitting.files import class_columns, predict_files, prepare_files
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.kinds import ANYTHING, CLASSES, one_of
 from deepbasis.fitting.plan import Plan
-from deepbasis.fitting.run import fit_table
 from deepbasis.fitting.spec import Arguments, RunOptions, Spec, argument, arguments, parameters_section
-from deepbasis.fitting.train import Execution, deadline
 from deepbasis.fitting.update import check_learns
 from deepbasis.gp.classes import Classes
 from deepbasis.registry import LIKELIHOODS
 from deepbasis.tables.labels import Labels
-from deepbasis.tables.table import Table
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +34,7 @@ _SMALLEST = 1e-300  # a probability whose logarithm is asked for
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DeepBasisClassifier(ClassifierMixin, BaseEstimator, Arguments):  # type: ignore[misc]
+class DeepBasisClassifier(ClassifierMixin, Face, BaseEstimator, Arguments):  # type: ignore[misc]
     likelihood: str = argument(
         CLASSES,
         one_of(lambda: LIKELIHOODS),
@@ -54,19 +48,7 @@ class DeepBasisClassifier(ClassifierMixin, BaseEstimator, Arguments):  # type: i
         "multiply `sample_weight`; probabilities are then those of rows that are weighted so.",
     )
 
-    fitted_: Fitted = field(init=False)
     classes_: NDArray[Any] = field(init=False)
-
-    plan_ = property(attrgetter("fitted_.plan"))
-    method_ = property(attrgetter("fitted_.architecture.method"))
-    embedding_ = property(attrgetter("fitted_.architecture.embedding"))
-    rank_ = property(attrgetter("fitted_.architecture.rank"))
-    history_ = property(attrgetter("fitted_.history"))
-    validation_ = property(attrgetter("fitted_.validation"))
-    calibration_ = property(attrgetter("fitted_.calibration"))
-    alpha_ = property(attrgetter("fitted_.alpha"))
-    beta_ = property(attrgetter("fitted_.beta"))
-    rows_ = property(attrgetter("fitted_.rows"))
 
     # ---- fitting -----------------------------------------------------------------------------------------------
 
@@ -83,32 +65,15 @@ class DeepBasisClassifier(ClassifierMixin, BaseEstimator, Arguments):  # type: i
 
         Classes are texts, whole numbers or truth values. `sample_weight` and `groups` are as in `DeepBasisRegressor`.
         """
-        execution = Execution(deadline=deadline(Spec.of(self).time_limit))
-        spec, plan, data = self._prepared(X, y, sample_weight, groups, X_val, y_val)
-        name = getattr(y, "name", None)  # of a Series
-        return self._take(
-            replace(fit_table(spec, plan, data, execution), target_name=name if isinstance(name, str) else None)
-        )
+        labels = partial(Labels.read, class_weight=self.class_weight)
+        return self._take(Prepared.of(self._spec(), X, y, sample_weight, groups, X_val, y_val, classes=labels).fit())
 
     def plan(
         self, X: Any, y: ArrayLike, sample_weight: Any = None, groups: Any = None, X_val: Any = None, y_val: Any = None
     ) -> Plan:
         """What `fit` would do, without doing it."""
-        return self._prepared(X, y, sample_weight, groups, X_val, y_val)[1]
-
-    def _prepared(
-        self, X: Any, y: Any, weight: Any, groups: Any, X_val: Any, y_val: Any
-    ) -> tuple[Spec, Plan, TableData]:
-        spec = self._spec()
-        devices.present(spec.device)
-        if (X_val is None) != (y_val is None):
-            raise InputError("X_val and y_val go together: give both or neither")
-        labels, codes, weights = Labels.read(y, weight, self.class_weight)
-        validation = None
-        if X_val is not None:
-            validation = partial(Table.for_validation, X_val, labels.codes(y_val, "y_val"))
-        data = TableData.read(spec, X, codes, weights, groups, labels, validation)
-        return spec, make_plan(spec, data.facts(spec)), data
+        labels = partial(Labels.read, class_weight=self.class_weight)
+        return Prepared.of(self._spec(), X, y, sample_weight, groups, X_val, y_val, classes=labels).plan
 
     def _spec(self) -> Spec:
         check_choice("target", self.target, (CLASSES,))
@@ -186,11 +151,6 @@ class DeepBasisClassifier(ClassifierMixin, BaseEstimator, Arguments):  # type: i
         likeliest = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[likeliest])
 
-    def predict_novelty(self, X: Any) -> Floats:
-        """For every row a p-value of "a row like those of the fit", as that of `DeepBasisRegressor`."""
-        check_is_fitted(self)
-        return self.fitted_.p_values(X)
-
     def evaluate(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> dict[str, float]:
         """Log loss, Brier score (summed over classes), ECE (15 bins), AUC (mean over classes) and accuracy."""
         check_is_fitted(self)
@@ -217,11 +177,6 @@ class DeepBasisClassifier(ClassifierMixin, BaseEstimator, Arguments):  # type: i
         return predict_files(self.fitted_, data, out, columns, ids=ids, memory=memory, team=team, visible=visible)
 
     # ---- files -------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write everything needed to predict to one .safetensors file, atomically and without pickle."""
-        check_is_fitted(self)
-        self.fitted_.save(path)
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: str = "auto") -> Self:

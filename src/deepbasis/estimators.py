@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from functools import partial
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
@@ -18,40 +15,22 @@ from sklearn.utils.validation import check_is_fitted
 
 from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
-from deepbasis.errors import FitWarning, InputError, check_positive_int
+from deepbasis.errors import InputError, check_positive_int
+from deepbasis.faces import Face, Prepared, Updating, adopt
 from deepbasis.fitting.covariance import covariance
-from deepbasis.fitting.data import TableData
-from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.diagnosis import Diagnosis, existing
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.fitting.files import predict_files, prediction_columns, prepare_files
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.promise import guaranteed_interval
-from deepbasis.fitting.run import fit_table
 from deepbasis.fitting.spec import Arguments, RunOptions, Spec, arguments, parameters_section
-from deepbasis.fitting.train import Execution, deadline
 from deepbasis.gp.predictive import Predictive
-from deepbasis.tables.table import Table
-from deepbasis.updating import Updating
 
 Floats = NDArray[np.float64]
 
 
-def adopt(estimator: BaseEstimator, fitted: Fitted) -> None:
-    """Give an estimator what a fit has produced, with scikit-learn's attributes, and say what deserves attention."""
-    estimator.fitted_ = fitted
-    names = fitted.preprocessor.input_columns
-    estimator.n_features_in_ = len(fitted.preprocessor.encodings)
-    if names is not None:
-        estimator.feature_names_in_ = np.array(names, dtype=object)
-    elif hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
-    for text in fitted.warnings:
-        warnings.warn(text, FitWarning, stacklevel=4)
-
-
-class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  # type: ignore[misc]
+class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Arguments):  # type: ignore[misc]
     __doc__ = f"""Regression that predicts a distribution for every row: Gaussian processes with deep basis kernels.
 
     Parameters
@@ -89,20 +68,10 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
         Rows of the fitted table, validation rows included.
     """
 
-    plan_ = property(attrgetter("fitted_.plan"))
-    method_ = property(attrgetter("fitted_.architecture.method"))
-    embedding_ = property(attrgetter("fitted_.architecture.embedding"))
     trend_ = property(attrgetter("fitted_.architecture.trend"))
-    rank_ = property(attrgetter("fitted_.architecture.rank"))
     inner_ = property(attrgetter("fitted_.architecture.inner"))
     jitter_ = property(attrgetter("fitted_.architecture.jitter"))
-    history_ = property(attrgetter("fitted_.history"))
-    validation_ = property(attrgetter("fitted_.validation"))
     noise_ = property(attrgetter("fitted_.noise"))
-    calibration_ = property(attrgetter("fitted_.calibration"))
-    alpha_ = property(attrgetter("fitted_.alpha"))
-    beta_ = property(attrgetter("fitted_.beta"))
-    rows_ = property(attrgetter("fitted_.rows"))
 
     # ---- fitting -----------------------------------------------------------------------------------------------
 
@@ -128,26 +97,12 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
         where both are y. Without one of them its bounds are y; infinity, or NaN, is no bound. Counts with a rate may
         have an `exposure`: how long, or over how much, each was counted.
         """
-        execution = Execution(deadline=deadline(Spec.of(self).time_limit))
         known = {"X_val": X_val, "y_val": y_val, "lower": lower, "upper": upper, "exposure": exposure}
-        fitted = fit_table(*self._prepared(X, y, sample_weight, groups, **known), execution)
-        name = getattr(y, "name", None)  # of a Series
-        return self._take(replace(fitted, target_name=name if isinstance(name, str) else None))
+        return self._take(Prepared.of(Spec.of(self), X, y, sample_weight, groups, **known).fit())
 
     def plan(self, X: Any, y: ArrayLike, sample_weight: Any = None, groups: Any = None, **given: Any) -> Plan:
         """What `fit`, which takes the same, would do, without doing it."""
-        return self._prepared(X, y, sample_weight, groups, **given)[1]
-
-    def _prepared(
-        self, X: Any, y: Any, weight: Any, groups: Any, X_val: Any = None, y_val: Any = None, **known: Any
-    ) -> tuple[Spec, Plan, TableData]:
-        spec = Spec.of(self)
-        devices.present(spec.device)
-        if (X_val is None) != (y_val is None):
-            raise InputError("X_val and y_val go together: give both or neither")
-        validation = None if X_val is None else partial(Table.for_validation, X_val, y_val)
-        data = TableData.read(spec, X, y, weight, groups, validation=validation, **known)
-        return spec, make_plan(spec, data.facts(spec)), data
+        return Prepared.of(Spec.of(self), X, y, sample_weight, groups, **given).plan
 
     def fit_dataset(
         self,
@@ -244,14 +199,6 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
         check_is_fitted(self)
         return guaranteed_interval(self.fitted_, X, coverage, groups)
 
-    def predict_novelty(self, X: Any) -> Floats:
-        """For every row a p-value of "a row like those of the fit": low for a row that is unlike them.
-
-        Of new rows that are like those of the fit, at most a share of p has a p-value of at most p.
-        """
-        check_is_fitted(self)
-        return self.fitted_.p_values(X)
-
     def predict_quantiles(self, X: Any, q: ArrayLike) -> Floats:
         """Quantiles at the levels q [k], as columns [n, k]."""
         return self.predict_dist(X).quantile(np.atleast_1d(np.asarray(q, dtype=object)))
@@ -326,11 +273,6 @@ class DeepBasisRegressor(RegressorMixin, Updating, BaseEstimator, Arguments):  #
         return predict_files(self.fitted_, data, out, columns, **given)
 
     # ---- files -------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write everything needed to predict to one .safetensors file, atomically and without pickle."""
-        check_is_fitted(self)
-        self.fitted_.save(path)
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: str = "auto") -> Self:
