@@ -107,6 +107,13 @@ MUTATIONS = [
         "update",
     ),
     fitting("learning on: rows set apart are learned", "update", "x, rows = x[~far], rows[~far]", "pass", "update"),
+    fitting(
+        "marginal likelihood: in the units of training",
+        "update",
+        "+ float(gained)",
+        "+ 0.0 * float(gained)",
+        "marginal_likelihood",
+    ),
     # ---- gp: signs
     gp(
         "KL: sign of the log-determinant",

@@ -6,7 +6,6 @@ import pytest
 from scipy.stats import entropy
 
 from deepbasis import DeepBasisClassifier, DeepBasisRegressor, InputError, explain
-from deepbasis.report import report
 from support.regressors import easy, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -137,5 +136,3 @@ def test_of_classes_probabilities_move():
     assert found["x0"].score == pytest.approx(rise, rel=1e-4)
     with pytest.raises(InputError, match="predicts classes: importance is for both"):
         explain.effect(model.fitted_, sample, "x0")
-    with pytest.raises(InputError, match="a report is about predictions of a number"):
-        report(model.fitted_, sample)

@@ -56,6 +56,21 @@ def test_a_kernel_is_shown_as_a_share_of_its_largest_value(ax):
     plots.kernel_heatmap(ax, [-1, 1], 0 * K)  # nothing is divided by zero
 
 
+def test_reliability_is_the_share_of_rows_by_their_probability(ax):
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=5_000)
+    plots.reliability(ax, p, rng.uniform(size=5_000) < p**2, bins=5, label="too sure")
+    told, share = ax.lines[1].get_data()
+    np.testing.assert_allclose(told, np.arange(0.1, 1, 0.2), atol=0.02)
+    np.testing.assert_allclose(share, told**2 + 0.2**2 / 12, atol=0.05)  # the mean of p^2 in a bin; chance: 0.016
+
+
+def test_confusion_writes_per_cent_into_its_fields(ax):
+    plots.confusion(ax, [[0.9, 0.1], [0.25, 0.75]], ["a", "$b"])
+    assert [text.get_text() for text in ax.texts] == ["90", "10", "25", "75"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["a", r"\$b"]
+
+
 def test_a_calibrated_prediction_lies_on_the_diagonal_and_within_chance(ax):
     rng = np.random.default_rng(0)
     plots.calibration_curve(ax, norm.cdf(rng.normal(size=4_000)), label="good")
@@ -87,6 +102,7 @@ def test_a_history_marks_the_best_epoch_of_each_member(ax):
         (lambda ax: plots.predictive_band(ax, [[1]], [1], [1]), "x must be a vector"),
         (lambda ax: plots.kernel_heatmap(ax, [1, 2], np.eye(3)), "K must have a row and a column for each x"),
         (lambda ax: plots.calibration_curve(ax, [0.5, 1.5]), "pit must lie between 0 and 1"),
+        (lambda ax: plots.reliability(ax, [0.5, 0.5], [1], label="p"), "inside has 1 entries but p has 2"),
         (lambda ax: plots.training_history(ax, []), "history is empty"),
     ],
 )

@@ -11,7 +11,8 @@ import pytest
 
 from deepbasis import DeepBasisRegressor, InputError
 from deepbasis.explain import Sample
-from deepbasis.report import report
+from deepbasis.report.page import report
+from support.classifiers import small_classifier, three, two
 from support.command import assert_one_line, good, run
 from support.regressors import mixed, small
 
@@ -132,6 +133,29 @@ def test_the_same_model_and_rows_give_the_same_page(model, written):
     X, y = mixed(60, seed=1)
     again = Sample.of(model.fitted_, X.rename(columns={"size": SCRIPT}), y)
     assert report(model.fitted_, again, table="t.csv") == written
+
+
+@pytest.mark.parametrize("table", [two, three])
+def test_classes_have_a_report_too(table):
+    X, y = table()
+    names = np.array([SCRIPT, "b & c", "d"])[np.unique(y, return_inverse=True)[1]]
+    model = small_classifier(members=1).fit(X, pd.Series(names, name="food"))
+    written = report(model.fitted_, Sample.of(model.fitted_, X, names, rows=len(y)))
+    page, p = Page(written), model.predict_proba(X)
+    assert page.open == []
+    assert page.text("h1") == ["How well food is predicted"]
+    assert page.text("h2") == ["Scores", "Calibration", "Errors", "Columns", "Unusual rows", "The fit"]
+    assert len(page.all("img")) == 5
+    assert all(len(one["alt"] or "") > 30 for one in page.all("img"))
+    assert SCRIPT not in written
+    cells = page.text("td")
+    for key, value in model.evaluate(X, names).items():
+        assert f"{value:.4g}" in cells, key
+    own = p[np.arange(len(y)), np.searchsorted(model.classes_, names)]
+    assert page.text("th")[page.text("th").index("novelty") + 1] == str(own.argmin())
+    for name, told in zip(model.classes_, p.mean(0), strict=True):  # rows, share, mean probability, found
+        mine, found = names == name, np.mean(model.predict(X)[names == name] == name)
+        assert " ".join([str(mine.sum()), f"{mine.mean():.1%}", f"{told:.1%}", f"{found:.1%}"]) in " ".join(cells)
 
 
 def test_without_targets_there_is_none(model):

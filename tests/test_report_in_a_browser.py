@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from deepbasis.explain import Sample
-from deepbasis.report import report
+from deepbasis.report.page import report
+from support.classifiers import small_classifier
 from support.regressors import mixed, small
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -29,10 +30,13 @@ addEventListener("load", () => {
 </script>"""
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["numbers", "classes"])
+def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     X, y = mixed(120)
-    model = small(epochs=20).fit(X, y)
+    model = small(epochs=20)
+    if request.param == "classes":
+        model, y = small_classifier(epochs=20), np.where(y > 1, "a class with a long name", "another")
+    model.fit(X, y)
     text = report(model.fitted_, Sample.of(model.fitted_, X, y))
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(text.replace("</body>", f"{MEASURE}</body>"), encoding="utf-8")
@@ -54,7 +58,7 @@ def test_nothing_overflows_and_every_figure_is_drawn(page, width):
     assert found is not None, done.stdout[-500:]
     too_wide, pictures, drawn = map(int, found.groups())
     assert too_wide <= 0
-    assert pictures == drawn == 7
+    assert pictures == drawn >= 5
     assert "CONSOLE" not in done.stderr
 
 

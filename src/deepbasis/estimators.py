@@ -241,6 +241,21 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
         check_is_fitted(self)
         return self.fitted_.evaluate(X, y, sample_weight, lower, upper, exposure)
 
+    def log_marginal_likelihood(self) -> float:
+        """log p(y) of the rows that the model was fitted to, in the target's units: the mean over the members.
+
+        Only exact training has it (`objective="mml"`, or a shallow kernel that "auto" has chosen) of a table in memory.
+        For a method with inducing points it is the lower bound of Eq. 3. Calibration does not change it.
+        """
+        check_is_fitted(self)
+        found = self.fitted_.log_likelihoods
+        if not found:
+            raise InputError(
+                "this model has no marginal likelihood: fit it exactly, with objective='mml', to a table in memory; "
+                "after update, fit it again to all rows"
+            )
+        return float(np.mean(found))
+
     def diagnose(self) -> Diagnosis:
         """The health of the fit, by the rows that it held out: `print(model.diagnose())`."""
         check_is_fitted(self)

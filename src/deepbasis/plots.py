@@ -140,6 +140,35 @@ def calibration_curve(ax: Axes, pit: ArrayLike, *, colour: str = BLUE, label: st
     return without_frame(ax)
 
 
+def reliability(ax: Axes, p: ArrayLike, inside: ArrayLike, *, bins: int = 10, colour: str = BLUE, label: str) -> Axes:
+    """How often what was given a probability `p` has happened (`inside`), in bins of equally many rows.
+
+    On the diagonal is good; the bars are two standard errors.
+    """
+    p, inside = as_vectors(p=p, inside=inside)
+    order = np.array_split(np.argsort(p, kind="stable"), min(bins, len(p)))
+    told, share = (np.array([values[some].mean() for some in order]) for values in (p, inside))
+    error = 2.0 * np.sqrt(share * (1.0 - share) / [len(some) for some in order])
+    ax.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
+    ax.errorbar(told, share, error, fmt="o-", color=colour, markersize=4, linewidth=1.2, elinewidth=1.0, label=label)
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="share of rows", aspect="equal")
+    return without_frame(ax)
+
+
+def confusion(ax: Axes, shares: ArrayLike, names: Sequence[str]) -> Axes:
+    """Of the rows of each class (down), the share that is taken for each (across), written into its field."""
+    cells = np.asarray(shares, dtype=np.float64)
+    ax.imshow(cells, cmap="Blues", vmin=0.0, vmax=1.0)
+    for (row, column), share in np.ndenumerate(cells):
+        ink = "#ffffff" if share > 0.5 else "#111111"  # whatever the page's is: the fields have their own paper
+        ax.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink)
+    short = [plain(name, 12) for name in names]
+    ax.set_xticks(range(len(short)), short, rotation=45, ha="right")
+    ax.set_yticks(range(len(short)), short)
+    ax.set(xlabel="likeliest class", ylabel="class")
+    return ax
+
+
 def intervals(
     ax: Axes,
     mean: ArrayLike,

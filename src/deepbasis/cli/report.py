@@ -49,7 +49,7 @@ def report(
     with notices(quiet=False), options_named():
         fitted = load_model(model)
         from deepbasis.explain import Sample
-        from deepbasis.report import report as page
+        from deepbasis.report.page import report as page
 
         sample = Sample.of_file(fitted, table_at(table, separator, decimal, encoding), target, rows, needs_target=True)
         text = page(fitted, sample, model=Path(model).name, table=Path(table).name)

@@ -86,6 +86,7 @@ class Fitted:
     statistics: tuple[Statistics, ...] = ()
     """Sums over the rows of each member, from which `update` goes on; none if it cannot."""
     distance: far.Distance | None = None
+    log_likelihoods: tuple[float, ...] = ()
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     target_name: str | None = None
@@ -225,11 +226,8 @@ class Fitted:
         for k, model in enumerate(self.models):
             tensors |= {f"member/{k}/{name}": value for name, value in model.state_dict().items()}
             tensors |= {f"history/{k}/{name}": torch.from_numpy(v) for name, v in self.history[k].items()}
-        tensors |= {f"novelty/0/{name}": value for name, value in self.novelty.tensors().items()}
-        if self.conformal is not None:
-            tensors |= {f"conformal/0/{name}": value for name, value in self.conformal.tensors().items()}
-        if self.apart is not None:
-            tensors |= {f"apart/0/{name}": value for name, value in self.apart.tensors().items()}
+        for part, held in (("novelty", self.novelty), ("conformal", self.conformal), ("apart", self.apart)):
+            tensors |= {} if held is None else {f"{part}/0/{name}": value for name, value in held.tensors().items()}
         for k, sums in enumerate(self.statistics):
             tensors |= {f"learned/{k}/{name}": value for name, value in learning.packed(sums).items()}
         without = [fold._contents() for fold in self.folds]
@@ -258,6 +256,7 @@ class Fitted:
             "beta": self.beta,
             "validation": self.validation,
             "rows": self.rows,
+            "log_likelihoods": self.log_likelihoods,
         }
 
     @classmethod
@@ -323,6 +322,7 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
             if len(parts) > 2
         ),
         distance=far.Distance.restored(beyond, metadata, preprocessor.width, member_model),
+        log_likelihoods=tuple(check_number("log_likelihoods", one) for one in metadata["log_likelihoods"]),
         target_name=read_name(metadata["target_name"]),
         versions=read_texts(metadata["versions"]),
     )

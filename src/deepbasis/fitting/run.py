@@ -30,7 +30,7 @@ from deepbasis.fitting.race import race
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.train import HERE, Execution, Runner, Trained
-from deepbasis.fitting.update import learned, learned_from_stream, promised
+from deepbasis.fitting.update import learned, learned_from_stream, log_likelihoods, promised
 from deepbasis.gp import metrics
 from deepbasis.gp.outputs import Outputs
 from deepbasis.gp.predictive import Gaussian, Predictive
@@ -81,9 +81,12 @@ def _fit_rows(spec: Spec, plan: Plan, data: TableData, execution: Execution) -> 
             far = _with_kernel(far, runner, best, folds[0].data, judging, predicted[: len(judging)])
         health = diagnose(predicted, held_out, known, best.predict_calibrated, data.target, data.preprocessor)
         fitted_to = [everything if best.candidate.on_all_rows else parts[k % len(parts)].data for k in best.places]
-        sums = learned(best.models, best.candidate.settings.objective, best.outcomes[0].member.beta, fitted_to)
+        objective = best.candidate.settings.objective
+        sums = learned(best.models, objective, best.outcomes[0].member.beta, fitted_to)
+        likely = log_likelihoods(best.models, objective, fitted_to, data.target)
     found = _finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, data.rows_given, [doubt])
-    return promised(replace(found, diagnosis=health, statistics=sums, distance=far), data.apart)
+    found = replace(found, diagnosis=health, statistics=sums, distance=far, log_likelihoods=likely)
+    return promised(found, data.apart)
 
 
 def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = HERE) -> Fitted:

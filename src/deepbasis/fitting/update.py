@@ -33,6 +33,7 @@ from deepbasis.gp.exact import Chunks, Statistics
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.outputs import OutputsCalibration, calibrate_outputs
 from deepbasis.gp.predictive import Predictive
+from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.table import set_apart
 from deepbasis.tables.targets import Floats, check_bounds, check_precision, check_weight, group_names
 
@@ -74,10 +75,24 @@ def learned_from_stream(
     return learned(models, objective, beta, [held_out] * len(models), weight / (stream.total_weight or stream.rows))
 
 
+def log_likelihoods(
+    models: Sequence[DeepBasisGP], objective: str, rows: Sequence[Rows], target: TargetScaler
+) -> tuple[float, ...]:
+    """log p(y) of the rows that each member was fitted to, in the target's units; only exact training has it."""
+    found = []
+    for model, own in zip(models, rows, strict=True) if objective == EXACT else ():
+        slope = target.log_slope(own.y)
+        if slope is None:
+            return ()
+        gained = slope.sum() if own.weight is None else (own.weight.double() * slope).sum()
+        found.append(exact.log_likelihood(model, partial(_pieces, own)) + float(gained))
+    return tuple(found)
+
+
 def _learned(model: DeepBasisGP, objective: str, beta: float, rows: Rows, share: float) -> Statistics:
     if learning.is_posterior(model, objective):
         if objective == EXACT:
-            return exact.posterior(model, lambda: _pieces(rows))[0]
+            return exact.posterior(model, partial(_pieces, rows))[0]
         return learning.start_from(model)
     every = -(-len(rows) // _FIT_ROWS)
     some = Rows(rows.x[::every], rows.y[::every], None if rows.weight is None else rows.weight[::every])
@@ -187,6 +202,7 @@ def update(fitted: Fitted, new: NewRows, forget: float = 1.0) -> tuple[Fitted, S
         calibration=_moved(fitted.calibration, predicted, observed[some], weight, forget),
         novelty=fitted.novelty.with_rows(torch.cat(seen.x), n / (n + forget * fitted.rows), fitted.rows),
         rows=fitted.rows + n,
+        log_likelihoods=(),  # of all rows nothing says it
         warnings=(),
     )
     if fitted.apart is not None:

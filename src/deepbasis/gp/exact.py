@@ -245,6 +245,16 @@ def posterior(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = None) -
 
 
 @torch.no_grad()
+def log_likelihood(model: DeepBasisGP, chunks: Chunks) -> float:
+    """log p(y) of Eq. 11 over all chunks, or the bound of Eq. 3, as in `accumulate_gradient`, without a gradient."""
+    total, solution = posterior(model, chunks)
+    squared = torch.zeros_like(total.n)
+    for x, y, *weight in chunks():
+        squared += model_chunk_loss(model, solution, x, y, *weight)[1]
+    return float(model_likelihood(model, solution, squared, total.n))
+
+
+@torch.no_grad()
 def fit_posterior(model: DeepBasisGP, chunks: Chunks, add_up: AddUp | None = None) -> None:
     """Give the model the closed-form posterior of Eq. 10 as its q(w); it then predicts as in Algorithm 2."""
     _, solution = posterior(model, chunks, add_up)

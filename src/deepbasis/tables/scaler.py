@@ -163,6 +163,13 @@ class TargetScaler:
         u = z * self.scale + self.mean
         return u if self.warp is None else self.warp.inverse(u)
 
+    def log_slope(self, z: Tensor) -> Tensor | None:
+        """log dz/dy, in float64: with it the log of a density of z is one of y. None where y has no density."""
+        u = z.double() * self.scale + self.mean
+        if isinstance(self.warp, Warp):
+            return -math.log(self.scale) - self.warp.log_slope(u)
+        return torch.full_like(u, -math.log(self.scale)) if self.warp is None else None
+
     def distribution(self, predicted: Predictive) -> Predictive:
         """Of y, given that of z."""
         if isinstance(self.warp, Labels):

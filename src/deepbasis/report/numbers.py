@@ -1,0 +1,110 @@
+"""The sections of a report about predictions of a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deepbasis import plots
+from deepbasis.explain import Sample
+from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.fitting.fitted import Fitted
+from deepbasis.gp.counts import Counts
+from deepbasis.gp.discrete import Discrete
+from deepbasis.report.html import UNUSUAL, figure, novel, table
+
+Floats = NDArray[np.float64]
+
+SCORES = {
+    "mae": "MAE: mean absolute error",
+    "rmse": "RMSE: root mean squared error",
+    "nll": "NLL: minus the log of the predicted density, in nats a row",
+    "crps": "CRPS: an absolute error for distributions",
+    "coverage_95": "Share of targets in their 95 % intervals",
+    "width_95": "Mean width of the 95 % intervals",
+    "calibration_error": "Calibration error: mean distance from the diagonal below",
+}
+_INTERVALS, _POINTS = 80, 3_000
+
+
+def summary(scores: dict[str, float], y: Floats) -> str:
+    return (
+        f"The 95 % intervals hold <strong>{100 * scores['coverage_95']:.1f} %</strong> of the targets. Predicted means "
+        f"are off by <strong>{scores['mae']:.4g}</strong> on average; the standard deviation of the targets is "
+        f"{y.std():.4g}."
+    )
+
+
+def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iterable[str]:
+    pit = dist.cdf(y)
+    if isinstance(dist.tensors, Discrete | Counts):
+        pit = np.clip(pit - 0.5 * np.exp(dist.log_prob(y)), 0.0, 1.0)  # the middle of the step
+    gap = np.abs(np.sort(pit) - (np.arange(len(pit)) + 0.5) / len(pit)).max()
+    first, last = np.mean(pit < 0.1), np.mean(pit > 0.9)
+    yield "<div class='side'>"
+    yield figure(
+        "Reliability: on the diagonal, within the grey band of chance, is good.",
+        f"Share of targets below each predicted quantile: at most {gap:.2f} from the diagonal.",
+        lambda ax: plots.calibration_curve(ax, pit),
+        4.0,
+        4.0,
+    )
+    yield figure(
+        "PIT: flat is good; a valley says that intervals are too narrow, a hump too wide.",
+        f"Histogram of the predicted probability below the target: {first:.0%} of the rows in the lowest tenth, "
+        f"{last:.0%} in the highest; 10% each is good.",
+        lambda ax: plots.pit_histogram(ax, pit),
+        4.0,
+        4.0,
+    )
+    yield "</div>"
+
+
+def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iterable[str]:
+    some = slice(None, None, -(-len(y) // _POINTS))
+    far = np.mean(np.abs(y - dist.mean) > 2 * dist.std)
+    yield figure(
+        "Residuals: a shapeless cloud, mostly inside of the grey band of two standard deviations, is good.",
+        f"Residuals in predicted standard deviations over the predicted mean; {far:.1%} lie beyond two.",
+        lambda ax: plots.residuals(ax, dist.mean[some], dist.std[some], y[some]),
+    )
+    shown = np.unique(np.linspace(0, len(y) - 1, _INTERVALS).astype(int))
+    shown = shown[np.argsort(dist.mean[shown], kind="stable")]
+    rows, lower, upper = dist[shown], *dist[shown].interval()
+    outside = int(((y[shown] < lower) | (y[shown] > upper)).sum())
+    yield figure(
+        f"Intervals and targets of {len(shown)} rows, in the order of their means.",
+        f"95 % intervals of {len(shown)} rows with their targets, of which {outside} lie outside.",
+        lambda ax: plots.intervals(ax, rows.mean, lower, upper, y=y[shown]).legend(frameon=False, fontsize=8),
+    )
+
+
+def unusual(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sample) -> Iterable[str]:
+    below = dist.cdf(y)
+    tail = 2.0 * np.minimum(below, 1.0 - below)
+    worst = np.argsort(tail, kind="stable")[:UNUSUAL]
+    novelty = sample.novelty(fitted)
+    lower, upper = dist.interval()
+    yield (
+        f"<p>The {len(worst)} targets that the model finds least likely; rows are counted from 0. Of {len(y):,} rows, "
+        f"about {0.01 * len(y):.3g} should have a chance below 0.01: more are errors in the table, or something that "
+        "its columns do not say.</p>"
+    )
+    yield novel(novelty)
+    yield table(
+        "Unusual rows",
+        ["row", "target", "mean", "95 % interval", "chance", "novelty"],
+        [
+            [
+                f"{row * sample.step:,}",
+                f"{y[row]:.4g}",
+                f"{dist.mean[row]:.4g}",
+                f"{lower[row]:.4g} to {upper[row]:.4g}",
+                f"{tail[row]:.2g}",
+                f"{novelty[row]:.2g}",
+            ]
+            for row in worst
+        ],
+    )

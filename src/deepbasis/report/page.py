@@ -1,0 +1,96 @@
+"""`report`: how well a model predicts a table, as one page of HTML that needs nothing else: no network, no script.
+
+Figures are SVG inside of the page, each with a text for those who do not see it. Page and figures follow the reader's
+light or dark. What is particular to numbers and to classes is in `numbers` and `classes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from deepbasis import explain, plots
+from deepbasis.errors import InputError
+from deepbasis.explain import Sample
+from deepbasis.fitting.fitted import Fitted
+from deepbasis.gp import metrics
+from deepbasis.report import classes, numbers
+from deepbasis.report.html import WIDTH, drawing, figure, page, section, table, text
+
+_COLUMNS = 6
+
+
+def report(fitted: Fitted, sample: Sample, *, model: str = "model", table: str = "table") -> str:
+    """The page; `model` and `table` are their names for the reader."""
+    if sample.y is None:
+        raise InputError("a report compares predictions with targets: give a table that has them")
+    kind = classes if fitted.target.classes else numbers
+    y, dist = sample.y, sample.predict(fitted)
+    scores = metrics.evaluate(dist.tensors, torch.from_numpy(y))
+    title = f"How well {fitted.target_name or 'the target'} is predicted"
+    part = "" if len(y) == sample.rows_of_table else f" of {sample.rows_of_table:,}, evenly spaced"
+    body = [
+        f"<h1>{text(title)}</h1>",
+        f"<p>{text(model)} on {len(y):,} rows{part} of {text(table)}. {kind.summary(scores, y)}</p>",
+        *section("Scores", _scores(kind.SCORES, scores, fitted.validation)),
+        *section("Calibration", kind.calibration(fitted, dist, y)),
+        *section("Errors", kind.errors(fitted, dist, y)),
+        *section("Columns", _columns(fitted, sample)),
+        *section("Unusual rows", kind.unusual(fitted, dist, y, sample)),
+        *section("The fit", _fit(fitted)),
+    ]
+    return page(title, body)
+
+
+def _scores(words: Mapping[str, str], scores: Mapping[str, float], held_out: Mapping[str, float]) -> Iterable[str]:
+    yield table(
+        "Scores on this table, and of the rows held out of the fit",
+        ["score", "this table", "held out"],
+        [[say, f"{scores[key]:.4g}", f"{held_out[key]:.4g}" if key in held_out else ""] for key, say in words.items()],
+    )
+
+
+def _columns(fitted: Fitted, sample: Sample) -> Iterable[str]:
+    few = sample.some(explain.ROWS)
+    found = explain.importance(fitted, few)
+    best = [one for one in found if one.mean > 0][:_COLUMNS]
+    of_classes = fitted.target.classes > 0
+    words = explain.OF_CLASSES if of_classes else explain.OF_NUMBERS
+    units = "as probability, and as entropy in nats" if of_classes else "in the target's units"
+    yield f"<p>How far predictions move if the values of one column are shuffled, {units}.</p>"
+    yield drawing(
+        "Importance for the predictions and for the uncertainty; the lines are the spread over shuffles.",
+        f"Columns by importance for the {words[0]}: " + ", ".join(f"{one.column} {one.mean:.3g}" for one in best),
+        lambda on: explain.draw_importance(on, found[:12], words),
+        WIDTH,
+        0.9 + 0.28 * min(12, len(found)),
+    )
+    if best and not of_classes:
+        effects = [explain.effect(fitted, few, one.column) for one in best]
+        ends = ", ".join(f"{one.column} from {one.mean.min():.3g} to {one.mean.max():.3g}" for one in effects)
+        yield drawing(
+            "Effects: the mean prediction if all rows had one value; the band holds 95 % of the model's functions.",
+            f"Effect curves of the most important columns: {ends}",
+            lambda on: explain.draw_effects(on, effects, across=2),
+            WIDTH,
+            2.3 * -(-len(effects) // 2),
+        )
+
+
+def _fit(fitted: Fitted) -> Iterable[str]:
+    epochs = max(len(member["validation"]) for member in fitted.history)
+    yield figure(
+        "Training: a thin line for each member; the dot is the epoch that was kept.",
+        f"Training loss and validation score of {len(fitted.models)} members over up to {epochs} epochs.",
+        lambda ax: plots.training_history(ax, fitted.history).legend(frameon=False, fontsize=8),
+    )
+    versions = ", ".join(f"{program} {version}" for program, version in fitted.versions.items())
+    yield f"<p>Fitted to {fitted.rows:,} rows by {text(fitted.architecture.method)} ({text(versions)}).</p>"
+    yield f"<pre tabindex='0' aria-label='The plan of the fit'>{text(fitted.plan)}</pre>"
+    encodings = zip(fitted.preprocessor.names, fitted.preprocessor.encodings, strict=True)
+    yield table(
+        "Columns of the model",
+        ["column", "kind", "gaps"],
+        [[name, encoding.kind, "yes" if encoding.missing else "no"] for name, encoding in encodings],
+    )
