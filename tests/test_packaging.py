@@ -76,6 +76,7 @@ def test_the_archive_runs_outside_of_the_source_tree(request, tmp_path, archive)
     assert result.startswith("True ")
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "src" / "deepbasis"
@@ -90,6 +91,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert others == {f"deepbasis-{deepbasis.__version__}.dist-info"}
 
 
+@pytest.mark.slow
 def test_the_wheel_carries_its_licence_and_metadata(wheel):
     archive = zipfile.ZipFile(wheel)
     info = f"deepbasis-{deepbasis.__version__}.dist-info"
@@ -102,6 +104,7 @@ def test_the_wheel_carries_its_licence_and_metadata(wheel):
     assert [entry for entry in metadata.get_all("Requires-Dist") if "extra ==" not in entry] == sorted(stated)
 
 
+@pytest.mark.slow
 def test_the_sdist_holds_what_is_needed_to_build_and_test(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

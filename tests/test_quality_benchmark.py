@@ -380,6 +380,7 @@ def toy(rows: int = 300) -> Fold:
     return Fold(0, side(rows), side(80), side(200), (0,), "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["deep-ensemble", "deep-ensemble-calibrated", "gpytorch-pp-dkl", "gpytorch-sv-dkl", "sklearn-gp"]
 )
@@ -394,6 +395,7 @@ def test_a_peer_beats_a_constant_gaussian(name):
     assert record["seconds"] > 0.0
 
 
+@pytest.mark.slow
 def test_a_stacked_ensemble_is_the_one_that_is_trained_alone():
     """With several steps an epoch: the shuffling counts."""
     fold, effort = toy(), Effort(torch.device("cpu"), limit=20, batch=64)

@@ -14,11 +14,20 @@ FEW = ["--repeats", "2"]
 
 def test_all_forms_say_the_same(here, tmp_path):
     told = good(
-        "explain", "model", "new.csv", *FEW, "--out", str(tmp_path / "i.csv"), "--plot", str(tmp_path / "i.png")
+        "explain",
+        "model",
+        "new.csv",
+        *FEW,
+        "--top",
+        "2",
+        "--out",
+        str(tmp_path / "i.csv"),
+        "--plot",
+        str(tmp_path / "i.png"),
     ).stdout
     assert "model on 30 of 30 rows" in told
     assert "CRPS rises by" in told
-    known = json.loads(good("explain", "model", "new.csv", *FEW, "--json").stdout)
+    known = json.loads(good("explain", "model", "new.csv", *FEW, "--top", "2", "--json").stdout)
     table = pd.read_csv(tmp_path / "i.csv")
     assert table["column"].tolist() == [one["column"] for one in known["importance"]]
     np.testing.assert_allclose(table["std"], [one["std"] for one in known["importance"]])

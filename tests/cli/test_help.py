@@ -74,10 +74,9 @@ def test_help_shows_examples(arguments):
 def test_help_answers_at_once():
     """Under 0.5 s on an idle machine; here with room for a busy one. Processor time says more than the clock."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    for _ in range(3):
-        subprocess.run([*COMMAND, "--help"], capture_output=True, check=True, timeout=10)
+    subprocess.run([*COMMAND, "--help"], capture_output=True, check=True, timeout=10)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / 3 < 1.0
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"], ["--version"], ["fit", "x.csv"]])
@@ -99,5 +98,4 @@ def test_the_shell_completes_commands_and_words():
 
     assert completed("deepbasis e").split() == ["evaluate", "explain", "export"]
     assert completed("deepbasis fit --method sv").split() == ["sv-dkl", "sv-rbf", "sv-rbf-linear"]
-    assert completed("deepbasis fit --method a").split() == ["auto"]
     assert "--validation-fraction" in completed("deepbasis fit --valid").split()

@@ -74,7 +74,7 @@ RUNS = [
 def test_a_resumed_run_ends_bit_equal(lab, tmp_path, method, count, changes, options):
     """Stopped in the first epoch, in the fourth, in the third after that, and each time started with the same call."""
     crashes = (1, 4, 3)
-    settings = lab.settings(method, epochs=12, **changes)
+    settings = lab.settings(method, epochs=8, **changes)
     arguments = (lab.build(method), lab.members(count), lab.data, lab.validation, settings)
     expected = train(*arguments, **options)
     file = {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0}

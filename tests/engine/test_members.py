@@ -239,13 +239,13 @@ def test_chunk_rows_must_be_positive(models):
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("few", [False, True])
 def test_threads_predict_what_one_predicts(lab, models, method, count, few):
-    """4 threads, 40 predictions each, in chunks and of rows of their own; then the ensemble is as it was."""
+    """4 threads, 12 predictions each, in chunks and of rows of their own; then the ensemble is as it was."""
     ensemble = Ensemble(models(method, count), dtype=torch.float64, chunk_rows=16)
     tables = [lab.rows(1 + k % 2 if few else 30 + k, k).x for k in range(4)]
     serial = [parts_of(ensemble.predict(x)) for x in tables]
 
     def predictions(k: int) -> bool:
-        return all(torch.equal(parts_of(ensemble.predict(tables[k])), serial[k]) for _ in range(40))
+        return all(torch.equal(parts_of(ensemble.predict(tables[k])), serial[k]) for _ in range(12))
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(predictions, range(4))) == [True] * 4

@@ -31,11 +31,11 @@ def model(request: pytest.FixtureRequest) -> DeepBasisRegressor:
 
 
 def test_a_prediction_is_a_distribution_of_counts(model):
-    X, y, years = visits(200, 1)
+    X, y, years = visits(80, 1)
     dist = model.predict_dist(X).exposed(years)
     pmf = dist.pmf
-    np.testing.assert_allclose(pmf.sum(1), np.ones(200), atol=1e-6)
-    np.testing.assert_allclose(dist.log_prob(y), np.log(pmf[np.arange(200), y.astype(int)]), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(pmf.sum(1), np.ones(80), atol=1e-6)
+    np.testing.assert_allclose(dist.log_prob(y), np.log(pmf[np.arange(80), y.astype(int)]), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(pmf @ dist.values, dist.mean, rtol=1e-3)
     np.testing.assert_allclose(dist.mean, years * model.predict(X), rtol=1e-9)  # the rate, of an exposure of 1
     assert set(np.unique(dist.quantile([0.1, 0.9]))) <= set(dist.values)

@@ -24,7 +24,7 @@ def three_threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "changes", "threads"), [(100, {}, 1), (2_300, {}, 1), (2_300, {"inner": 20_000}, 3)], ids=str
+    ("rows", "changes", "threads"), [(100, {}, 1), (2_300, {}, 1), (2_300, {"inner": 20_000, "members": 1}, 3)], ids=str
 )
 def test_small_products_take_one_thread_and_give_the_others_back(rows: int, changes: Any, threads: int) -> None:
     seen: list[int] = []

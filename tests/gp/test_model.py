@@ -402,6 +402,7 @@ for call in calls.replace(chr(10), ";").split(";"):
 """
 
 
+@pytest.mark.slow
 def test_wrong_types_are_input_errors_where_nothing_checks_annotations():
     """In a process of its own: the shape checks of the tests would be faster."""
     run = subprocess.run([sys.executable, "-c", WRONG_TYPES], capture_output=True, text=True, check=True)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 NEW_FORMAT = """
 import io
 import numpy as np, pandas as pd, pyarrow as pa, pytest
@@ -70,6 +72,7 @@ with pytest.raises(DeepBasisError, match="already"):
 """
 
 
+@pytest.mark.slow
 def test_a_format_from_outside_is_read_in_every_way_and_predicted_from(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", NEW_FORMAT + USE], cwd=tmp_path, capture_output=True, text=True, check=False
