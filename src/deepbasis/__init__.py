@@ -1,4 +1,4 @@
-"""Regression with calibrated uncertainty on large tables: Gaussian processes with deep basis kernels.
+"""Prediction with calibrated uncertainty on large tables: Gaussian processes with deep basis kernels.
 
 `import deepbasis` costs milliseconds: a name is imported, and torch with it, when it is first used.
 """

@@ -26,8 +26,7 @@ def test_the_last_epoch_is_kept_if_that_is_wanted(lab):
 
 
 @pytest.mark.parametrize("method", list(METHODS))
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("selection", ["nll", "crps"])
+@pytest.mark.parametrize(("count", "selection"), [(1, "crps"), (3, "nll")])
 def test_the_best_epoch_is_kept(lab, method, count, selection):
     """The model that comes out has, on the validation data, the best score of the history, and it says so."""
     settings = lab.settings(method, epochs=12, learning_rate=0.05, selection=selection)

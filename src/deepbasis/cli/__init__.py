@@ -46,7 +46,7 @@ def deepbasis(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Regression with calibrated uncertainty on tables: Gaussian processes with deep basis kernels.
+    """Prediction with calibrated uncertainty on tables: Gaussian processes with deep basis kernels.
 
     [bold]deepbasis fit[/bold] train.csv --target price --out model.safetensors
 

@@ -90,7 +90,7 @@ def _print_info(known: dict[str, Any]) -> None:
     typer.echo(f"{known['model']} predicts {name} ({target['kind']}{transform})")
     typer.echo(f"fitted to {known['rows']:,} rows of {wide}; {known['bytes']:,} bytes")
     typer.echo(", ".join(f"{program} {version}" for program, version in known["versions"].items()))
-    table = text_table("Columns", ["", "kind", "gaps", "encoded as"])
+    table = text_table("Columns", ["", "kind", "gaps", "encoded columns"])
     for column in columns:
         categories = f", {column['categories']} values" * (column["kind"] == "categorical" and not column["left_out"])
         table.add_row(
