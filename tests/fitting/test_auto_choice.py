@@ -191,7 +191,7 @@ def test_what_has_no_finite_score_is_not_taken(bad: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:on the 40 validation rows")
-@pytest.mark.parametrize(("seed", "calibrate"), [(0, True), (1, True), (2, False)])
+@pytest.mark.parametrize(("seed", "calibrate"), [(0, True), pytest.param(1, True, marks=pytest.mark.slow), (2, False)])
 def test_the_validation_rows_choose(seed: int, calibrate: bool) -> None:
     """As the fitted models predict them, each with its calibration if it has one."""
     X, y = easy(60, seed)

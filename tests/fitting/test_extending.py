@@ -75,7 +75,7 @@ def registered() -> None:
 
 
 def small(**changes: Any) -> DeepBasisRegressor:
-    settings = {"members": 4, "epochs": 150, "rank": 8, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu"}
+    settings = {"members": 4, "epochs": 80, "rank": 8, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu"}
     return DeepBasisRegressor(**{**settings, **changes})
 
 

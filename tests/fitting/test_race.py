@@ -78,7 +78,9 @@ RUINOUS = 40.0
 """A decay that leaves nothing of the network."""
 
 
-@pytest.mark.parametrize(("decay", "rival_decay", "chosen"), [(0.01, RUINOUS, 0), (RUINOUS, 0.01, 1)])
+@pytest.mark.parametrize(
+    ("decay", "rival_decay", "chosen"), [pytest.param(0.01, RUINOUS, 0, marks=pytest.mark.slow), (RUINOUS, 0.01, 1)]
+)
 def test_the_better_network_is_trained_as_if_it_had_been_asked_for(decay, rival_decay, chosen):
     X, y = table()
     won = model(decay, rival_decay).fit(X, y)
@@ -111,7 +113,9 @@ def test_an_interrupted_race_gives_the_best_so_far(training):
     assert np.isfinite(fitted.predict(X).mean).all()
 
 
-@pytest.mark.parametrize("training", [1, 2], ids=["rival", "winner"])
+@pytest.mark.parametrize(
+    "training", [pytest.param(1, marks=pytest.mark.slow, id="rival"), pytest.param(2, id="winner")]
+)
 def test_a_race_goes_on_from_its_checkpoints(tmp_path, training):
     X, y = table()
     expected = fit(model(RUINOUS, 0.01), X, y, Execution())
