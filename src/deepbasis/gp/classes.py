@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from deepbasis.errors import InputError
-from deepbasis.gp.predictive import Predictive, Rows, Targets, as_targets, ndtr
+from deepbasis.gp.predictive import Predictive, Rows, Targets, as_targets, at_rows, ndtr, shares_of
 
 MOST_CLASSES = 256
 
@@ -148,7 +148,7 @@ class Classes(Predictive):
         return self.means.shape[1]
 
     def __getitem__(self, rows: Rows) -> "Classes":
-        at = [rows] if isinstance(rows, int) else rows if isinstance(rows, slice) else torch.as_tensor(rows)
+        at = at_rows(rows, len(self))
         return Classes(self.means[:, at], self.variances[:, at], self.weights)
 
     def double(self) -> "Classes":
@@ -164,10 +164,7 @@ class Classes(Predictive):
     @property
     def shares(self) -> Float[Tensor, " e"]:
         """The weight of each member, in float64."""
-        if self.weights is not None:
-            return self.weights.double()
-        count = len(self.means)
-        return torch.full((count,), 1.0 / count, dtype=torch.float64, device=self.means.device)
+        return shares_of(self.weights, self.means)
 
     @cached_property
     def probabilities(self) -> Float[Tensor, "n k"]:

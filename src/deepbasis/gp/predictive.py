@@ -158,10 +158,7 @@ class GaussianMixture(Predictive):
     @property
     def shares(self) -> Float[Tensor, " e"]:
         """The weight of each component, in float64."""
-        if self.weights is not None:
-            return self.weights.double()
-        count = len(self.means)
-        return torch.full((count,), 1.0 / count, dtype=torch.float64, device=self.means.device)
+        return shares_of(self.weights, self.means)
 
     def _average(self, values: Float[Tensor, "e m"]) -> Float[Tensor, " m"]:
         """Over the components."""
@@ -245,6 +242,14 @@ def as_mixture(predicted: Predictive) -> GaussianMixture:
     if isinstance(predicted, GaussianMixture):
         return predicted
     return GaussianMixture(predicted.mean[None], predicted.variance[None])
+
+
+def shares_of(weights: Float[Tensor, " e"] | None, means: Float[Tensor, "e ..."]) -> Float[Tensor, " e"]:
+    """The weight of each of e components, in float64: the same where none are given."""
+    count = len(means)
+    if weights is None:
+        return torch.full((count,), 1.0 / count, dtype=torch.float64, device=means.device)
+    return weights.double()
 
 
 def at_rows(rows: Rows, count: int) -> slice | Tensor:

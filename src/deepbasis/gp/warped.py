@@ -29,21 +29,8 @@ from deepbasis.gp.predictive import (
 from deepbasis.gp.warps import Warp, normal_rule
 
 _NUMBERS_AT_A_TIME = 2**19  # of the quadratures
-_REACH = (
-    -8.0,
-    -6.0,
-    -4.0,
-    -3.0,
-    -2.0,
-    -1.0,
-    0.0,
-    1.0,
-    2.0,
-    3.0,
-    4.0,
-    6.0,
-    8.0,
-)  # standard deviations: ends of panels around a Gaussian
+# Standard deviations: ends of panels around a Gaussian.
+_REACH = (-8.0, -6.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 _MOST_ENDS = 96
 _LEGENDRE = np.polynomial.legendre.leggauss(4)  # in each panel
 
