@@ -134,6 +134,14 @@ def test_a_frame_has_the_columns_of_the_command(dist):
         dist.to_frame(coverage=95)
 
 
+def test_a_notebook_shows_the_first_rows(dist):
+    shown = dist._repr_html_()
+    assert shown.count("<tr") == 1 + 5
+    assert "<th>upper_95</th>" in shown
+    assert f"{dist.mean[4]:.4g}" in shown
+    assert shown.endswith("<p>7 rows</p>")
+
+
 def test_a_plot_shows_each_rows_interval_and_which_targets_lie_outside(dist):
     lower, upper = dist.interval(0.8)
     y = dist.mean.copy()

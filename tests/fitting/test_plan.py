@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import FrozenInstanceError, replace
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -228,6 +229,11 @@ def test_a_stream_on_a_gpu_takes_the_steps_of_a_table_in_memory():
     assert epochs * -(-rows // 512) == pytest.approx(6_000, rel=0.01)
     epochs, rows = stream_epochs_for(DEFAULT, 10_000, 512, False, False, None, None)
     assert epochs * -(-rows // 512) == pytest.approx(3_000, rel=0.01)
+
+
+def test_a_notebook_shows_what_is_printed():
+    plan = planned(500)
+    assert unescape(plan._repr_html_()) == f"<pre>{plan}</pre>"
 
 
 def test_a_plan_knows_its_device():

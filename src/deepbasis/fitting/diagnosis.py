@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from html import escape
 from typing import Any
 
 import torch
@@ -51,6 +52,9 @@ class Diagnosis:
     """Of the model, of one constant Gaussian, and of a straight line with constant noise; in units of the training."""
     findings: tuple[str, ...]
     """What deserves attention, a sentence each."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

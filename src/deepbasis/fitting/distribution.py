@@ -24,6 +24,7 @@ from deepbasis.tables.targets import check_exposure
 Floats = NDArray[np.float64]
 
 _MANY_ROWS = 4_096
+_SHOWN = 5  # in a notebook
 _NODES = 4.0  # to a standard deviation, of the quadrature of an entropy
 
 
@@ -65,6 +66,14 @@ class PredictiveDistribution:
 
     def __repr__(self) -> str:
         return f"PredictiveDistribution({len(self)} rows)"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the first rows as a table, where pandas is there."""
+        try:
+            shown = self[:_SHOWN].to_frame().to_html(float_format="{:.4g}".format)
+        except InputError:
+            shown = ""
+        return f"{shown}<p>{len(self):,} rows</p>"
 
     @property
     def mean(self) -> Floats:

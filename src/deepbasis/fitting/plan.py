@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from html import escape
 from typing import Any
 
 from deepbasis.engine.members import Member
@@ -205,6 +206,9 @@ class Plan:
             more = f"{count:g} times the variance between members; " if count else ""
             beside = f"; {kernel.architecture.method} may predict far rows" if kernel is not None else ""
             yield f"where there were no rows: {more}unknown values are drawn from the known ones{beside}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
