@@ -50,7 +50,8 @@ for ax, k, title, colour in zip(
 ):
     names = [f"{name} = {row[name]:g}" for name in X.columns]
     plots.bars(ax, names, found.values[least_sure, :, k], np.zeros(len(names)), colour=colour)
-    ax.set_title(f"{title} of this row moves by, MPa", fontsize=10)
+    ax.set_title(f"{title} of this row", fontsize=10)
+    ax.set_xlabel("moves by, MPa")
 for ax, name in zip(axes[1], ("age", "water"), strict=True):
     place = list(X.columns).index(name)
     ax.plot(new[name], found.values[:, place, 0], ".", color=plots.BLUE, label="mean")
