@@ -22,6 +22,7 @@ alone; the others are reported once for each value.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 import warnings
@@ -82,8 +83,15 @@ def main() -> None:
 
 
 def save(part: str, rows: Sequence[dict[str, Any]]) -> None:
-    pd.DataFrame(rows).round(4).to_csv(RESULTS / f"updates_{part}.csv", index=False)
+    found = {**recorded(), part: pd.DataFrame(rows).round(4).to_dict("records")}
+    (RESULTS / "updates.json").write_text(json.dumps(found, indent=1) + "\n")
     print(pd.DataFrame(rows[-1:]).to_string(), flush=True)
+
+
+def recorded() -> dict[str, list[dict[str, Any]]]:
+    """The rows of each part."""
+    file = RESULTS / "updates.json"
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 # ---- speed -----------------------------------------------------------------------------------------------------------
@@ -243,8 +251,8 @@ def page() -> Iterator[str]:
     yield from ("`python benchmarks/updates.py` makes this page; its docstring says what is compared.", "")
     titles = {"speed": "Speed", "same": "Ten updates with rows of the same kind", "drift": "Rows that drift"}
     for part, title in titles.items():
-        if (RESULTS / f"updates_{part}.csv").exists():
-            table = pd.read_csv(RESULTS / f"updates_{part}.csv")
+        if part in recorded():
+            table = pd.DataFrame(recorded()[part])
             yield from (f"## {title}", "")
             if part == "drift":
                 own = table[table["stream"] == CHOSEN_ON]
