@@ -10,7 +10,13 @@ from pathlib import Path
 
 from deepbasis.paper.machine import describe, one_line
 
-__all__ = ["describe", "one_line", "peak_mib", "record", "reset_peak", "resident_mib"]
+__all__ = ["describe", "made", "one_line", "peak_mib", "record", "reset_peak", "resident_mib"]
+
+
+def made() -> str:
+    """For the foot of a page: when, from which revision and on which machine."""
+    facts = describe()
+    return f"{facts['date'][:10]}, revision {facts['revision']}; {one_line(facts)}"
 
 
 def record(folder: Path, name: str, arguments: argparse.Namespace | None = None) -> None:
@@ -20,8 +26,7 @@ def record(folder: Path, name: str, arguments: argparse.Namespace | None = None)
     given = {} if arguments is None else vars(arguments)
     settings = {key: str(value) for key, value in given.items() if key not in ("data_dir", "out")}
     found = {**known, name: {**describe(), **({"settings": settings} if settings else {})}}
-    path.write_text(json.dumps(found, indent=1) + "
-", encoding="utf-8")
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def resident_mib() -> float:

@@ -31,7 +31,7 @@ from botorch.test_functions import Ackley, Hartmann
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from _machine import describe, one_line
+from _machine import made
 from deepbasis import DeepBasisRegressor
 from deepbasis.interop.botorch import DeepBasisModel
 
@@ -132,9 +132,7 @@ def write(folder: Path, rows: list[dict[str, Any]], *, seeds: int, evaluations: 
                 low, middle, high = np.quantile(some, [0.25, 0.5, 0.75])
                 cells.append(f"{middle:.3g} [{low:.3g}, {high:.3g}]")
             lines.append(f"| {name} | {model} | {' | '.join(cells)} |")
-    facts = describe()
-    made = f"{facts['date'][:10]}, revision {facts['revision']}; {one_line(facts)}"
-    lines += ["", f"`python benchmarks/bayesopt.py --seeds {seeds} --evaluations {evaluations}`; {made}"]
+    lines += ["", f"`python benchmarks/bayesopt.py --seeds {seeds} --evaluations {evaluations}`; {made()}"]
     (folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

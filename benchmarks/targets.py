@@ -164,8 +164,7 @@ def main() -> None:
             writer = csv.DictWriter(file, list(dict.fromkeys(key for row in found for key in row)))
             writer.writeheader()
             writer.writerows(found)
-        settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("data_dir", "out")}
-        record(arguments.out, "targets", settings=settings)
+        record(arguments.out, "targets", arguments)
 
 
 if __name__ == "__main__":

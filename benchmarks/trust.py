@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from _machine import describe, one_line, record
+from _machine import made
 from _trust_shifts import CHOSEN_ON, REPORTED, SCALE, Shift, few_values, peers, read, shifts
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import FitWarning, NoveltyWarning
@@ -70,7 +70,6 @@ def main() -> None:
             rows += measure(name, *read(name, arguments.data_dir), {})
             pd.DataFrame(rows).round(4).to_csv(RESULTS / f"{part}.csv", index=False)
             print(part, name, flush=True)
-    record(RESULTS, "novelty and coverage")
     (RESULTS / "table.md").write_text("\n".join(page()))
 
 
@@ -219,7 +218,7 @@ def page() -> Iterator[str]:
         found = pd.read_csv(RESULTS / "coverage.csv")
         yield from ("## Guaranteed intervals", "", *lines(found.set_index("table")), "")
         yield from (wider(found), "")
-    yield from (one_line(describe()), "")
+    yield from (made(), "")
 
 
 def wider(found: pd.DataFrame) -> str:

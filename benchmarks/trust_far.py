@@ -12,6 +12,7 @@ is fitted, small (two members, 30 epochs), and the truth has no noise.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from _machine import describe, one_line, record
+from _machine import made
 from _trust_far import BLOCK, CASES, GAP, ORDINARY, SHELL, Case, case, splits
 from _trust_shifts import read
 from deepbasis import DeepBasisRegressor
@@ -34,6 +35,7 @@ from deepbasis.fitting.fitted import Fitted
 from deepbasis.gp.calibration import calibrate
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "trust"
+FILE = RESULTS / "far.json"
 CHOSEN_ON, REPORTED = ("sml",), ("kin40k", "elevators", "pumadyn32nm")
 IN_TIME = ("sml",)
 ROWS, CASE_ROWS, GP_ROWS = 3_500, 2_200, 300
@@ -62,22 +64,31 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     if arguments.part in (None, "tables"):
         for name in arguments.tables.split(","):
-            keep(RESULTS / "far_tables.csv", "table", name, list(left_out(name, arguments.data_dir)))
+            keep("tables", "table", name, list(left_out(name, arguments.data_dir)))
     if arguments.part in (None, "cases"):
         for kind in CASES:
             rows = [r for seed in range(arguments.draws) for r in elsewhere(case(kind, CASE_ROWS, seed), seed)]
-            keep(RESULTS / "far_cases.csv", "case", kind, rows)
-    record(RESULTS, "far")
+            keep("cases", "case", kind, rows)
     (RESULTS / "far.md").write_text("\n".join(page()))
     if arguments.part in (None, "page"):
         figure(RESULTS / "far.png")
 
 
-def keep(path: Path, key: str, value: str, rows: list[dict[str, Any]]) -> None:
+def keep(part: str, key: str, value: str, rows: list[dict[str, Any]]) -> None:
     """In place of what was there of the same table or case."""
-    before = pd.read_csv(path) if path.exists() else pd.DataFrame({key: []})
-    pd.concat([before[before[key] != value], pd.DataFrame(rows).round(4)]).to_csv(path, index=False)
+    known = recorded()
+    new = pd.DataFrame(rows).round(4).astype(object).replace(np.nan, None).to_dict("records")
+    known[part] = [one for one in known.get(part, []) if one[key] != value] + new
+    lines = (
+        f" {json.dumps(name)}: [\n  " + ",\n  ".join(map(json.dumps, rows)) + "\n ]" for name, rows in known.items()
+    )
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(value, flush=True)
+
+
+def recorded() -> dict[str, list[dict[str, Any]]]:
+    """The rows of each part: a line each."""
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
 def without(model: DeepBasisRegressor, X: pd.DataFrame, y: np.ndarray) -> Fitted:
@@ -151,8 +162,8 @@ def exact_gp(x: np.ndarray, y: np.ndarray, new: np.ndarray) -> tuple[np.ndarray,
 def page() -> Iterator[str]:
     yield from ("# Predictions where there were no rows", "")
     yield from ("`python benchmarks/trust_far.py` makes this page; its docstring says what is compared.", "")
-    if (RESULTS / "far_tables.csv").exists():
-        found = pd.read_csv(RESULTS / "far_tables.csv")
+    if "tables" in recorded():
+        found = pd.DataFrame(recorded()["tables"])
         for kind in (ORDINARY, GAP, SHELL, BLOCK):
             yield from (f"## {kind.capitalize()} splits", "")
             yield "| table | rows | CRPS before | after | NLL before | after | 95 % coverage before | after |"
@@ -165,8 +176,8 @@ def page() -> Iterator[str]:
                     mark = "" if found[found["table"] == name]["chosen_on"].any() else " (reported)"
                     yield f"| {name}{mark} | {means['rows'].iloc[0]:.0f} | {' | '.join(cells)} |"
             yield ""
-    if (RESULTS / "far_cases.csv").exists():
-        found = pd.read_csv(RESULTS / "far_cases.csv")
+    if "cases" in recorded():
+        found = pd.DataFrame(recorded()["cases"])
         yield from (
             f"## Made-up tables of {CASE_ROWS:,} rows, {found['seed'].nunique()} draws of each, 40 new rows",
             "",
@@ -179,7 +190,7 @@ def page() -> Iterator[str]:
             cells = [*(f"{one:.3f}" for one in within), *(f"{one:.4f}" for one in crps), f"{crps[1] / crps[2]:.2f}"]
             yield f"| {kind} | {' | '.join(cells)} |"
         yield ""
-    yield from (one_line(describe()), "")
+    yield from (made(), "")
 
 
 def figure(path: Path) -> None:
