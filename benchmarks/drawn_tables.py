@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from _machine import describe, one_line
+from _machine import made
 from _quality_simple import Line, constant, ridge
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import NumericalError
@@ -221,9 +221,7 @@ def main() -> None:
         run(file, missing, given.jobs, None if given.minutes is None else 60.0 * given.minutes)
     records = recorded(file)
     command = "python benchmarks/drawn_tables.py"
-    made = {**describe(), "command": command}
-    write_atomically(given.out / "machine.json", (json.dumps(made, indent=2) + "\n").encode())
-    write_atomically(given.out / "table.md", report(records, command, one_line(made)).encode())
+    write_atomically(given.out / "table.md", report(records, command, made()).encode())
     print(f"{len(records)} tables; {sum(map(is_good, records))} good")
 
 

@@ -31,6 +31,7 @@ import pandas as pd
 import torch
 
 from _machine import made
+from _parts import read_parts, write_part
 from _trust_shifts import CHOSEN_ON, REPORTED, SCALE, Shift, few_values, peers, read, shifts
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import FitWarning, NoveltyWarning
@@ -40,6 +41,7 @@ from deepbasis.fitting.spec import Spec
 from deepbasis.gp.conformal import Conformal, central, depths
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "trust"
+FILE = RESULTS / "table.json"
 PARTS = ("novelty", "uniform", "coverage", "page")
 OURS, STD = "predict_novelty", "predictive std"
 ROWS, SEEDS, UNIFORM_SEEDS, DRAWS, FEWEST = 2_800, 1, 12, 1_000, 60
@@ -68,7 +70,7 @@ def main() -> None:
         rows = []
         for name in [*CHOSEN_ON, *REPORTED] if arguments.part in (None, part) else []:
             rows += measure(name, *read(name, arguments.data_dir), {})
-            pd.DataFrame(rows).round(4).to_csv(RESULTS / f"{part}.csv", index=False)
+            write_part(FILE, part, pd.DataFrame(rows))
             print(part, name, flush=True)
     (RESULTS / "table.md").write_text("\n".join(page()))
 
@@ -202,20 +204,21 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
 def page() -> Iterator[str]:
     yield from ("# Which rows are unlike those of the fit, and what guaranteed intervals hold", "")
     yield from ("`python benchmarks/trust.py` makes this page; its docstring says what is compared.", "")
-    if (RESULTS / "novelty.csv").exists():
-        found = pd.read_csv(RESULTS / "novelty.csv")
+    known = read_parts(FILE)
+    if "novelty" in known:
+        found = known["novelty"]
         for mine, title in ((True, "The tables that the score was chosen on"), (False, "The other tables")):
             some = found[found["chosen_on"] == mine]
             yield from (f"## AUROC. {title}: {', '.join(dict.fromkeys(some['table']))}", "", *lines(summary(some)), "")
         by_table = found.pivot_table(index="table", columns="detector", values="auroc")
         yield from ("## AUROC of every table, mean of the four shifts", "", *lines(by_table), "")
-        ks = pd.read_csv(RESULTS / "uniform.csv")["ks"]
+        ks = known["uniform"]["ks"]
         yield from ("## p-values of familiar rows", "")
         yield f"Their distance from uniformity over the 5 % bound: median {ks.median():.2f}, largest {ks.max():.2f},"
         yield from (f"above 1 in {(ks > 1).sum()} of {len(ks)} cases, {(ks > 1).mean():.1%} of them.", "")
         yield from (f"{speed(200_000):,.0f} rows of ten columns a second, threads: {torch.get_num_threads()}.", "")
-    if (RESULTS / "coverage.csv").exists():
-        found = pd.read_csv(RESULTS / "coverage.csv")
+    if "coverage" in known:
+        found = known["coverage"]
         yield from ("## Guaranteed intervals", "", *lines(found.set_index("table")), "")
         yield from (wider(found), "")
     yield from (made(), "")

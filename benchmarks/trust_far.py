@@ -12,7 +12,6 @@ is fitted, small (two members, 30 epochs), and the truth has no noise.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ import pandas as pd
 import torch
 
 from _machine import made
+from _parts import read_parts, write_part
 from _trust_far import BLOCK, CASES, GAP, ORDINARY, SHELL, Case, case, splits
 from _trust_shifts import read
 from deepbasis import DeepBasisRegressor
@@ -76,19 +76,9 @@ def main() -> None:
 
 def keep(part: str, key: str, value: str, rows: list[dict[str, Any]]) -> None:
     """In place of what was there of the same table or case."""
-    known = recorded()
-    new = pd.DataFrame(rows).round(4).astype(object).replace(np.nan, None).to_dict("records")
-    known[part] = [one for one in known.get(part, []) if one[key] != value] + new
-    lines = (
-        f" {json.dumps(name)}: [\n  " + ",\n  ".join(map(json.dumps, rows)) + "\n ]" for name, rows in known.items()
-    )
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    before = read_parts(FILE).get(part, pd.DataFrame({key: []}))
+    write_part(FILE, part, pd.concat([before[before[key] != value], pd.DataFrame(rows)]))
     print(value, flush=True)
-
-
-def recorded() -> dict[str, list[dict[str, Any]]]:
-    """The rows of each part: a line each."""
-    return json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
 def without(model: DeepBasisRegressor, X: pd.DataFrame, y: np.ndarray) -> Fitted:
@@ -162,8 +152,9 @@ def exact_gp(x: np.ndarray, y: np.ndarray, new: np.ndarray) -> tuple[np.ndarray,
 def page() -> Iterator[str]:
     yield from ("# Predictions where there were no rows", "")
     yield from ("`python benchmarks/trust_far.py` makes this page; its docstring says what is compared.", "")
-    if "tables" in recorded():
-        found = pd.DataFrame(recorded()["tables"])
+    known = read_parts(FILE)
+    if "tables" in known:
+        found = known["tables"]
         for kind in (ORDINARY, GAP, SHELL, BLOCK):
             yield from (f"## {kind.capitalize()} splits", "")
             yield "| table | rows | CRPS before | after | NLL before | after | 95 % coverage before | after |"
@@ -176,8 +167,8 @@ def page() -> Iterator[str]:
                     mark = "" if found[found["table"] == name]["chosen_on"].any() else " (reported)"
                     yield f"| {name}{mark} | {means['rows'].iloc[0]:.0f} | {' | '.join(cells)} |"
             yield ""
-    if "cases" in recorded():
-        found = pd.DataFrame(recorded()["cases"])
+    if "cases" in known:
+        found = known["cases"]
         yield from (
             f"## Made-up tables of {CASE_ROWS:,} rows, {found['seed'].nunique()} draws of each, 40 new rows",
             "",

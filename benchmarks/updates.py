@@ -22,7 +22,6 @@ alone; the others are reported once for each value.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 import warnings
@@ -35,10 +34,12 @@ import pandas as pd
 import torch
 
 from _machine import describe, one_line
+from _parts import read_parts, write_part
 from _trust_shifts import read
 from deepbasis import DeepBasisRegressor
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "trust"
+FILE = RESULTS / "updates.json"
 PARTS = ("speed", "same", "drift", "page")
 FORGET = (1.0, 0.9, 0.8, 0.7, 0.5)
 CHOSEN_ON = "sizes, seed 0"
@@ -83,15 +84,8 @@ def main() -> None:
 
 
 def save(part: str, rows: Sequence[dict[str, Any]]) -> None:
-    found = {**recorded(), part: pd.DataFrame(rows).round(4).to_dict("records")}
-    (RESULTS / "updates.json").write_text(json.dumps(found, indent=1) + "\n")
+    write_part(FILE, part, pd.DataFrame(rows))
     print(pd.DataFrame(rows[-1:]).to_string(), flush=True)
-
-
-def recorded() -> dict[str, list[dict[str, Any]]]:
-    """The rows of each part."""
-    file = RESULTS / "updates.json"
-    return json.loads(file.read_text()) if file.exists() else {}
 
 
 # ---- speed -----------------------------------------------------------------------------------------------------------
@@ -249,10 +243,11 @@ def joined(tables: Sequence[Table]) -> Table:
 def page() -> Iterator[str]:
     yield from ("# Learning on: what `update` costs, keeps and gains", "")
     yield from ("`python benchmarks/updates.py` makes this page; its docstring says what is compared.", "")
+    known = read_parts(FILE)
     titles = {"speed": "Speed", "same": "Ten updates with rows of the same kind", "drift": "Rows that drift"}
     for part, title in titles.items():
-        if part in recorded():
-            table = pd.DataFrame(recorded()[part])
+        if part in known:
+            table = known[part]
             yield from (f"## {title}", "")
             if part == "drift":
                 own = table[table["stream"] == CHOSEN_ON]

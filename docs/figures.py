@@ -1,5 +1,6 @@
 """Figures of the page of benchmarks, from the tables in results/. `docs/conf.py` draws them when the site is built."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,8 +71,12 @@ def coverage(results: Path) -> object:
     return plots.without_frame(ax).figure
 
 
+def trust_table(results: Path, part: str) -> pd.DataFrame:
+    return pd.DataFrame(json.loads((results / "trust" / "table.json").read_text(encoding="utf-8"))[part])
+
+
 def guarantee(results: Path) -> object:
-    table = pd.read_csv(results / "trust" / "coverage.csv")
+    table = trust_table(results, "coverage")
     levels = sorted(table["level"].unique())
     figure = plots.new_figure(9.0, 4.6)
     axes = figure.subplots(1, len(levels), sharey=True)
@@ -90,7 +95,7 @@ def guarantee(results: Path) -> object:
 
 
 def novelty(results: Path) -> object:
-    table = pd.read_csv(results / "trust" / "novelty.csv")
+    table = trust_table(results, "novelty")
     table = table[~table["chosen_on"]]
     means = table.pivot_table(index="shift", columns="detector", values="auroc")
     figure = plots.new_figure(8.0, 3.6)
