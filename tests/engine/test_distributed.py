@@ -233,6 +233,7 @@ RUNS = [
         ("sv-dkl", "elbo", 1),
         ("sv-rbf", "elbo", 3),
         ("sv-rbf-linear", "elbo", 1),
+        ("linear", "elbo", 3),
         ("pp-dkl", "ppgp", 1),
         ("pp-dkl", "ppgp", 3),
     ),
