@@ -1,5 +1,6 @@
 # Each target sets up what it needs: a .venv from pyproject.toml with constraints.txt, remade only when one of them changes.
-# With LOCKED=1, as in continuous integration, from .ci/requirements.lock: the same packages, checked by their hashes.
+# With LOCKED=1, as in continuous integration, from .ci/requirements.lock: the same packages, checked by their hashes. The lock is
+# complete, hence --no-deps: pip would otherwise look for newer files of what has an extra (coverage[toml]), and refuse them.
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
@@ -14,7 +15,7 @@ PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal
 $(STAMP): pyproject.toml constraints.txt $(LOCK)
 	$(PYTHON) -m venv $(VENV)
 ifdef LOCKED
-	$(RUN) -m pip install --quiet --require-hashes --only-binary :all: --requirement $(LOCK)
+	$(RUN) -m pip install --quiet --require-hashes --no-deps --only-binary :all: --requirement $(LOCK)
 	$(RUN) -m pip install --quiet --no-deps --no-build-isolation --editable .
 else
 	$(RUN) -m pip install --quiet --upgrade pip
