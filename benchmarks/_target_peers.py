@@ -6,6 +6,8 @@ All have their own defaults; none may look at a test row.
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -28,20 +30,19 @@ LEVELS = (np.arange(20) + 0.5) / 20
 _SMALLEST = 1e-6  # a rate of 0 has no logarithm
 
 
-def _texts(X: pd.DataFrame) -> list[str]:
+def texts(X: pd.DataFrame) -> list[str]:
     return [column for column in X.columns if X[column].dtype.kind not in "biuf"]
 
 
-def _numbers() -> Any:
+def numbers() -> Any:
     """One-hot categories and scaled numbers, for models that take nothing else."""
-    texts = make_column_selector(dtype_exclude="number")
-    numbers = make_column_selector(dtype_include="number")
     hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
-    return make_column_transformer((hot, texts), (StandardScaler(), numbers))
+    scaled = (StandardScaler(), make_column_selector(dtype_include="number"))
+    return make_column_transformer((hot, make_column_selector(dtype_exclude="number")), scaled)
 
 
-def _with_categories(X: pd.DataFrame, test: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    kinds = {column: pd.CategoricalDtype(X[column].dropna().unique()) for column in _texts(X)}
+def with_categories(X: pd.DataFrame, test: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    kinds = {column: pd.CategoricalDtype(X[column].dropna().unique()) for column in texts(X)}
     return X.astype(kinds), test.astype(kinds)
 
 
@@ -50,11 +51,11 @@ def constant(X: pd.DataFrame, y: Floats, test: pd.DataFrame, seed: int) -> Float
 
 
 def poisson_regressor(X: pd.DataFrame, y: Floats, test: pd.DataFrame, seed: int) -> Floats:
-    return np.asarray(make_pipeline(_numbers(), PoissonRegressor(max_iter=1_000)).fit(X, y).predict(test))
+    return np.asarray(make_pipeline(numbers(), PoissonRegressor(max_iter=1_000)).fit(X, y).predict(test))
 
 
 def boosting(X: pd.DataFrame, y: Floats, test: pd.DataFrame, seed: int, **loss: Any) -> Floats:
-    X, test = _with_categories(X, test)
+    X, test = with_categories(X, test)
     return np.asarray(HistGradientBoostingRegressor(random_state=seed, **loss).fit(X, y).predict(test))
 
 
@@ -66,10 +67,10 @@ def boosted_quantiles(X: pd.DataFrame, y: Floats, test: pd.DataFrame, seed: int)
 def _catboost(X: pd.DataFrame, y: Floats, test: pd.DataFrame, seed: int, loss: str) -> Floats:
     from catboost import CatBoostRegressor
 
-    texts = _texts(X)
-    X, test = (one.astype(dict.fromkeys(texts, str)) for one in (X, test))
+    words = texts(X)
+    X, test = (one.astype(dict.fromkeys(words, str)) for one in (X, test))
     options = {"random_seed": seed, "verbose": False, "allow_writing_files": False, "thread_count": 1}
-    model = CatBoostRegressor(loss_function=loss, **options).fit(X, y, cat_features=texts)
+    model = CatBoostRegressor(loss_function=loss, **options).fit(X, y, cat_features=words)
     kind = {"prediction_type": "Exponent"} if loss == "Poisson" else {}
     return np.asarray(model.predict(test, **kind))
 
@@ -79,11 +80,25 @@ def catboost_quantiles(X: pd.DataFrame, y: Floats, test: pd.DataFrame, seed: int
     return np.sort(_catboost(X, y, test, seed, f"MultiQuantile:alpha={levels}"), axis=1)
 
 
+def realmlp_quantiles(X: pd.DataFrame, y: Floats, test: pd.DataFrame, seed: int) -> Floats:
+    """RealMLP by the loss of these quantiles, and the best epoch by it on a tenth of the rows."""
+    from pytabkit import RealMLP_TD_Regressor
+
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    loss = f"multi_pinball({','.join(f'{level:g}' for level in LEVELS)})"
+    metrics = {"train_metric_name": loss, "val_metric_name": loss}
+    X, test = with_categories(X, test)
+    model = RealMLP_TD_Regressor(device="cpu", random_state=seed, val_fraction=0.1, n_threads=1, **metrics)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return np.sort(np.asarray(model.fit(X, y).predict(test), np.float64), axis=1)
+
+
 def _ngboost(X: pd.DataFrame, y: Floats, test: pd.DataFrame, seed: int, distribution: str) -> Any:
     import ngboost
     from ngboost import distns
 
-    encoder = _numbers().fit(X)
+    encoder = numbers().fit(X)
     model = ngboost.NGBRegressor(Dist=getattr(distns, distribution), verbose=False, random_state=seed)
     return model.fit(encoder.transform(X), y).pred_dist(encoder.transform(test))
 
@@ -110,6 +125,7 @@ _NUMBERS: dict[str, tuple[str, Peer]] = {
     "boosted-quantiles": ("sklearn", boosted_quantiles),
     "catboost-multiquantile": ("catboost", catboost_quantiles),
     "ngboost-lognormal": ("ngboost", ngboost_lognormal),
+    "realmlp-multi-pinball": ("pytabkit", realmlp_quantiles),
 }
 
 

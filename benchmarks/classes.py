@@ -1,12 +1,13 @@
-"""`DeepBasisClassifier` beside scikit-learn's classifiers, and CatBoost where it is installed; the same rows for all.
+"""`DeepBasisClassifier` beside other classifiers, those that are installed (`_class_peers.py`); the same rows for all.
 
     python benchmarks/classes.py --data-dir FOLDER --out results/targets   # everything -> results/targets/classes.csv
     python benchmarks/classes.py --quick                                   # a few minutes: a table on the screen
     python benchmarks/classes.py --only phoneme,digits --folds 3
 
 A fold of five, stratified, is the test; rows with the same inputs are on one side. All other rows are fitted, with the
-defaults of each model; what a model holds out for itself it takes from them. "behind" is the log loss minus that of
-DeepBasisClassifier, with the paired standard error of the test rows: above 0 is worse than ours.
+defaults of each model; what a model holds out for itself it takes from them. Seconds are of fit and prediction.
+"behind" is the log loss minus that of DeepBasisClassifier, with the paired standard error of the test rows: above 0 is
+worse than ours.
 """
 
 from __future__ import annotations
@@ -17,23 +18,17 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator
-from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.datasets import load_digits
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedGroupKFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from _class_peers import Codes, Floats, Peer, installed
 from _machine import describe, one_line, record
 from deepbasis import DeepBasisClassifier
 from deepbasis.gp.metrics import confidence_error
@@ -65,45 +60,13 @@ TABLES = {
 }
 
 
-def logistic(seed: int) -> BaseEstimator:
-    text = make_column_selector(dtype_include=["object", "string"])
-    numbers = make_column_selector(dtype_include="number")
-    encoder = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), text), (StandardScaler(), numbers))
-    return make_pipeline(encoder, LogisticRegression(max_iter=2_000))
+def ours(arguments: argparse.Namespace) -> Peer:
+    own: dict[str, Any] = {"members": arguments.members} | ({"epochs": 20} if arguments.quick else {})
 
+    def fit(X: pd.DataFrame, y: Codes, test: pd.DataFrame, seed: int) -> Floats:
+        return DeepBasisClassifier(random_state=seed, **own).fit(X, y).predict_proba(test)
 
-def boosting(seed: int) -> BaseEstimator:
-    return HistGradientBoostingClassifier(categorical_features="from_dtype", random_state=seed)
-
-
-def catboost(seed: int) -> Any:
-    from catboost import CatBoostClassifier
-
-    return CatBoostClassifier(random_seed=seed, verbose=False, allow_writing_files=False)
-
-
-def models(arguments: argparse.Namespace) -> dict[str, Callable[[int], Any]]:
-    own: dict[str, Any] = {"members": arguments.members}
-    if arguments.quick:
-        own["epochs"] = 20
-    found: dict[str, Callable[[int], Any]] = {
-        OURS: lambda seed: DeepBasisClassifier(random_state=seed, **own),
-        "logistic": logistic,
-        "hist-gradient-boosting": boosting,
-    }
-    if find_spec("catboost") is not None:
-        found["catboost"] = catboost
-    return found
-
-
-def prepared(name: str, X: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The table, and arguments of `fit`, as each library wants texts."""
-    text = [column for column in X.columns if X[column].dtype.kind not in "biuf"]
-    if name == "hist-gradient-boosting":
-        return X.astype(dict.fromkeys(text, "category")), {}
-    if name == "catboost" and text:
-        return X.fillna(dict.fromkeys(text, "")), {"cat_features": text}
-    return (X.fillna(dict.fromkeys(text, "")), {}) if name == "logistic" else (X, {})
+    return fit
 
 
 def scores(p: np.ndarray, codes: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
@@ -122,36 +85,42 @@ def scores(p: np.ndarray, codes: np.ndarray) -> tuple[dict[str, float], np.ndarr
 
 
 def trials(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    models = {OURS: ours(arguments), **installed()}
+    if arguments.models is not None:
+        models = {name: models[name] for name in dict.fromkeys((OURS, *arguments.models.split(",")))}
     for name in arguments.only.split(","):
         X, y = TABLES[name](arguments.data_dir)
         classes, codes = np.unique(y, return_inverse=True)
         if arguments.quick:
             some = np.random.default_rng(0).permutation(len(y))[:QUICK_ROWS]
-            X, y, codes = X.iloc[some].reset_index(drop=True), y[some], codes[some]
+            X, codes = X.iloc[some].reset_index(drop=True), codes[some]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a class may have fewer rows than there are folds
             copies = X.groupby(list(X.columns), dropna=False).ngroup()
             folds = StratifiedGroupKFold(5, shuffle=True, random_state=arguments.seed)
             splits = list(folds.split(X, codes, copies))
-        ours: np.ndarray | None = None
-        for model, make in models(arguments).items():
-            table, more = prepared(model, X)
+        own: np.ndarray | None = None
+        for model, fit in models.items():
             p, test, seconds = [], [], 0.0
             for rows, held in splits[: arguments.folds]:
                 train = np.random.default_rng(arguments.seed).permutation(rows)[: arguments.rows]
+                present, labels = np.unique(
+                    codes[train], return_inverse=True
+                )  # a rare class may be in no row of the fit
                 start = time.perf_counter()
-                fitted = make(arguments.seed).fit(table.iloc[train], y[train], **more)
+                found = fit(X.iloc[train], labels, X.iloc[held], arguments.seed)
                 seconds += time.perf_counter() - start
-                wide = np.zeros((len(held), len(classes)))  # a rare class may be in no row of the fit
-                wide[:, np.searchsorted(classes, fitted.classes_)] = fitted.predict_proba(table.iloc[held])
+                wide = np.zeros((len(held), len(classes)))
+                wide[:, present] = found
                 p.append(wide)
                 test.append(codes[held])
             found, losses = scores(np.concatenate(p), np.concatenate(test))
             row = {"table": name, "classes": len(classes), "rows": len(train), "test_rows": len(losses), "model": model}
             row |= found | {"seconds": seconds}
-            ours = losses if model == OURS else ours
-            if ours is not None and model != OURS:
-                gap = losses - ours
+            if model == OURS:
+                own = losses
+            elif own is not None:
+                gap = losses - own
                 row |= {"behind": gap.mean(), "error": gap.std(ddof=1) / np.sqrt(len(gap))}
             yield row
 
@@ -160,6 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, default=Path(os.environ.get("DEEPBASIS_DATA", "data")))
     parser.add_argument("--only", default=",".join(TABLES))
+    parser.add_argument("--models", help="of those that are installed; ours is always among them")
     parser.add_argument("--folds", type=int, default=1, help="of five, that are tested")
     parser.add_argument("--rows", type=int, default=None, help="training rows at most")
     parser.add_argument("--members", type=int, default=4)
