@@ -348,6 +348,20 @@ def test_quantiles_never_fall_as_the_level_rises(predictive):
 # --- densities, rows ---
 
 
+@pytest.mark.parametrize(("far", "spread"), [(1e12, 1e-3), (1e15, 0.5), (-1e15, 0.5)])
+@pytest.mark.parametrize("rows", [3, 300])  # few are done by numpy
+def test_a_narrow_interval_holds_the_median_near_the_grid_of_floats(far, spread, rows):
+    """Each is a call of its own, so nothing but the way they are computed can put them in order."""
+    rng = np.random.default_rng(0)
+    means = torch.from_numpy(far + spread * rng.normal(size=(4, rows)))
+    predicted = GaussianMixture(means, torch.from_numpy((spread * rng.uniform(0.5, 2.0, (4, rows))) ** 2))
+    median = predicted.quantile(0.5)
+    for coverage in (0.9, 0.1, 1e-2, 1e-3, 1e-6):
+        low, high = predicted.interval(coverage)
+        assert (low <= median).all()
+        assert (median <= high).all()
+
+
 def test_pdf_is_the_derivative_of_the_cdf(predictive):
     p, y = predictive, targets(torch.float64)
     p = type(p)(*(None if t is None else t.double() for t in vars(p).values()))

@@ -82,6 +82,11 @@ def test_a_row_of_weight_k_is_k_rows_and_the_order_is_nothing():
     assert weighted == quantile_warp(np.random.default_rng(2).permutation(np.repeat(y, weight)))
 
 
+def test_there_is_no_warp_near_the_grid_of_floats():
+    rng = np.random.default_rng(0)
+    assert quantile_warp(1e12 + 3e-4 * rng.normal(size=200)) is None
+
+
 def test_there_is_no_warp_of_one_or_two_values():
     assert quantile_warp(np.ones(50)) is None
     assert quantile_warp(np.arange(50) % 2.0) is None

@@ -4,6 +4,9 @@ Each is solved from the nearer tail, where the cdf has its digits: the upper tai
 logarithm of a tail's mass is nearly a parabola, so that Halley's method needs three steps from the quantile of one
 Gaussian of the same mean and variance: two in float32, and one in float64 that leaves an error of the third order.
 Where that last step was not a small one, the quantile is found once more between two ends that are known.
+
+All of it is done from the first component's mean, which is added last. So targets near the grid of their numbers, such
+as 1e15 with a spread of 0.5, have quantiles in order: a sum is rounded in the order of what is added.
 """
 
 import math
@@ -54,14 +57,16 @@ def quantiles_by_row(
     """The same at levels Phi(z), for s scores z of each row."""
     sign = torch.where(scores > 0.0, -1.0, 1.0).to(scores).flatten()
     level = 0.5 * torch.erfc(scores.abs().flatten() * math.sqrt(0.5))
-    m, stds = (part.repeat(1, len(scores)) for part in (means, variances.sqrt()))
-    return (sign * _bracketed(sign * m, stds, shares, level)).view(scores.shape)
+    m, stds = (part.repeat(1, len(scores)) for part in (means - means[:1], variances.sqrt()))
+    return means[:1] + (sign * _bracketed(sign * m, stds, shares, level)).view(scores.shape)
 
 
 def _of_block(means: Array, variances: Array, shares: Array, sign: Array, level: Array, start: Array) -> Array:
     """[k, n], for components [e, n] and levels [k, 1] of the tails that `sign` says."""
     tensors = isinstance(means, Tensor)
-    stds, center = variances**0.5, shares @ means
+    origin, stds = means[:1], variances**0.5
+    means = means - origin
+    center = shares @ means
     away = means - center
     unit = (shares @ (away * away + variances)) ** 0.5
     x, *in_units = (one.float() if tensors else one for one in (start, away / unit, unit / stds, shares, sign, level))
@@ -78,7 +83,7 @@ def _of_block(means: Array, variances: Array, shares: Array, sign: Array, level:
         k, row = unsure.nonzero(as_tuple=True)
         sign, level = sign[k, 0], level[k, 0]
         exact[k, row] = sign * _bracketed(sign * means[:, row], stds[:, row], shares, level)
-    return found
+    return origin + found
 
 
 class _Tails:

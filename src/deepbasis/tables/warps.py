@@ -53,7 +53,7 @@ def _through(
     count = int(np.clip(round(2.0 * total ** (1 / 3)), _FEWEST_KNOTS, _MOST_KNOTS))
     knots = np.linspace(low, high, count)
     found = _spline(knots, np.interp(knots, scores, y), ends or (float(y[0]), float(y[-1])))
-    return found if least is None else replace(found, low=least, high=math.inf)
+    return found if found is None or least is None else replace(found, low=least, high=math.inf)
 
 
 def count_steps(y: Floats, weight: Floats | None, every_y: Floats) -> Steps | None:
@@ -151,13 +151,16 @@ def bounds(values: Floats, ends: tuple[float, float]) -> tuple[float, float]:
     return float(below), float(above)
 
 
-def _spline(knots: Floats, values: Floats, ends: tuple[float, float]) -> Spline:
+def _spline(knots: Floats, values: Floats, ends: tuple[float, float]) -> Spline | None:
+    """None if the values are too close to each other, for their size, to be told apart."""
     steps = np.diff(values)
     span = values[-1] - values[0]
     floor = _FLATTEST * span / len(steps)
     if (steps < floor).any():
         moved = np.cumsum(np.maximum(steps, floor))
         values = np.concatenate([values[:1], values[0] + moved[:-1] * (span / moved[-1]), values[-1:]])
+    if not (np.diff(values) > 0).all():
+        return None
     below, above = bounds(values, ends)
     return Spline(float(knots[0]), float(knots[1] - knots[0]), tuple(values.tolist()), below, above)
 
