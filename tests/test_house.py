@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import deepbasis
+from mutations import MUTATIONS
 from support.house import House, is_chain, patches
 
 PACKAGE = Path(deepbasis.__file__).parent
@@ -54,6 +55,13 @@ def test_nothing_takes_an_estimator_as_anything() -> None:
 
 def test_no_two_classes_have_one_name() -> None:
     assert HOUSE.classes_of_one_name() == []
+
+
+@pytest.mark.parametrize("one", MUTATIONS, ids=lambda one: one.name)
+def test_every_mutation_has_its_place_in_the_code(one) -> None:
+    """The list of `tests/mutations.py` follows the code."""
+    assert (PACKAGE / one.file).read_text(encoding="utf-8").count(one.old) == 1
+    assert all((TESTS / test).is_file() for test in one.tests)
 
 
 def test_classes_inherit_once_at_most() -> None:
