@@ -115,6 +115,22 @@ def test_gradients_are_those_of_autograd(case):
         torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
 
 
+@pytest.mark.parametrize("weights", ["rows", "members"])
+def test_rows_may_have_any_strides(weights):
+    """Columns that lie one behind the other, a target and weights that are columns of something else."""
+    data = rows(70, 5, weights, members=2)
+    data.weight.clamp_min_(0.1)  # a row of weight 0 would be left out, and the others copied
+
+    def spread_out(values):
+        return torch.stack([values, 100.0 * values], -1)[..., 0]
+
+    strided = Rows(data.x.T.contiguous().T, spread_out(data.y), spread_out(data.weight))
+    assert not any(values.is_contiguous() for values in (strided.x, strided.y, strided.weight))
+    expected = gradients(wave(data, fused=True))
+    for name, found in gradients(wave(strided, fused=True)).items():
+        assert torch.equal(found, expected[name]), name
+
+
 @pytest.mark.parametrize("tiling", [Tiling(16, 1, 4), Tiling(16, 3, 4), Tiling(32, 1, 8), Tiling(64, 2, 8)], ids=str)
 def test_every_tiling_gives_the_same(tiling):
     data = rows(70, 5)
