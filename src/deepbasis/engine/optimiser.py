@@ -163,8 +163,8 @@ class Average:
     """
 
     def __init__(self, leaves: Mapping[str, Tensor], decay: float) -> None:
-        self.leaves = {name: leaf.detach() for name, leaf in leaves.items()}
-        self.mean = {name: leaf.clone() for name, leaf in self.leaves.items()}
+        self.leaves = dict(leaves)
+        self.mean = {name: leaf.detach().clone() for name, leaf in leaves.items()}
         self._aside = {name: torch.empty_like(leaf) for name, leaf in self.leaves.items()}
         first = next(iter(self.leaves.values()))
         self._step = torch.zeros((), dtype=first.dtype, device=first.device)

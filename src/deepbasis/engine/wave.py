@@ -85,7 +85,7 @@ class Wave:
 
     def prepare(self) -> None:
         """Compile and capture what can be; otherwise continue without, and log one line."""
-        if self.fused is not None and self.device.type == "cuda":
+        if self.fused is not None:
             self._compile_kernels()
         elif self.settings.compile:
             self._compile()
@@ -176,6 +176,7 @@ class Wave:
             if is_out_of_memory(error):
                 raise
             log.warning("the fused kernels cannot be compiled (%s): continuing the plain way", _first_line(error))
+            self.fused.release()
             self.fused, self.validation.terms, self.step = None, None, self.steps.step
 
     def _capture(self) -> None:

@@ -128,6 +128,7 @@ class Arena:
         device = next(iter(leaves.values())).device
         self.parameters = torch.zeros(members, self.layout.numbers, device=device)
         self._leaves, self._stacked = leaves, members > 1
+        self._memories: list[dict[str, Tensor]] = []
         for name, view in self.views(self.parameters, leaves).items():
             view.copy_(leaves[name].detach())
             if self._stacked:
@@ -151,7 +152,15 @@ class Arena:
         for name, view in self.views(arena, memory).items():
             view.copy_(memory[name])
             memory[name] = view
+        self._memories.append(memory)
         return arena
+
+    def release(self) -> None:
+        """Leaves and memories get places of their own again: steps by torch's fused AdamW want them contiguous."""
+        for leaf in self._leaves.values():
+            leaf.data = leaf.data.clone(memory_format=torch.contiguous_format)
+        for memory in self._memories:
+            memory |= {name: part.clone(memory_format=torch.contiguous_format) for name, part in memory.items()}
 
     def slopes(self, slope: Tensor | None, d: int) -> Tensor:
         """Of the members' prior means [E, d]; zeros if they are constants."""

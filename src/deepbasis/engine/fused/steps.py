@@ -204,6 +204,10 @@ class FusedSteps:
         with ThreadPoolExecutor(len(launches)) as pool:
             list(pool.map(Launch.compile, launches))
 
+    def release(self) -> None:
+        """Leave parameters and memories to the plain steps, as they were before."""
+        self._arena.release()
+
     def _launches(self) -> list[Launch]:
         """The kernels of a step, with what they are given: the same at every step."""
         E, N, b = self.stack.size, self.layout.numbers, self._batches
