@@ -5,9 +5,8 @@ from importlib import import_module
 import pytest
 import torch
 
-from deepbasis.engine.fused.arena import available
-from deepbasis.engine.fused.steps import interpreted
-from deepbasis.engine.members import Member
+from deepbasis.engine.fused.arena import available, interpreted
+from deepbasis.engine.members import Ensemble, Member
 
 pytestmark = pytest.mark.skipif(
     not available() or interpreted() or torch.cuda.is_available(),
@@ -43,3 +42,22 @@ def test_training_is_that_of_the_plain_way(lab, tried, warnings_logged, optimise
         expected, found = lab.epochs(plain, 1), lab.epochs(begun, 1)
         for name, value in expected.tensors.items():
             assert torch.equal(found.tensors[name], value), name
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_predictions_are_those_of_the_plain_way(lab, tried, warnings_logged, monkeypatch, members):
+    """To the bit, and the log says so once."""
+    models = [lab.build(**SIZES)(Member(seed=k, noise=0.1)).float() for k in range(members)]
+    ensemble, x = Ensemble(models), lab.data.x.float()
+    found = [ensemble.predict(x), ensemble.predict(x)]
+    means = ensemble.means(x)
+    (line,) = warnings_logged()
+    assert "cannot be compiled" in line
+    assert "plain way" in line
+    monkeypatch.delenv("TRITON_INTERPRET")  # now the kernels are not tried at all
+    plain = Ensemble(models)
+    for one in found:
+        assert torch.equal(one.mean, plain.predict(x).mean)
+        assert torch.equal(one.variance, plain.predict(x).variance)
+    assert torch.equal(means, plain.means(x))
+    assert len(warnings_logged()) == 1

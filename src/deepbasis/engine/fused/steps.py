@@ -1,7 +1,6 @@
 """`FusedSteps`: the steps of a wave by the kernels, on the same parameters and memories as the plain steps."""
 
 import logging
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil, log2
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Resident
-from deepbasis.engine.fused.arena import Arena, Launch, available, why_not
+from deepbasis.engine.fused.arena import Arena, Launch, usable, why_not
 from deepbasis.engine.members import Stack
 from deepbasis.engine.muon import Muon
 from deepbasis.engine.optimiser import AdamW, Average, Optimiser, factor
@@ -32,19 +31,17 @@ _MULTIPROCESSORS = 132  # of an H100 or H200
 _CORRECTED_STEPS = 20_000  # 0.999^t is below float32's rounding then
 
 
-def interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def arena_for(stack: Stack, source: object, settings: Settings) -> Arena | None:
     """What the kernels work on, if they cover a wave; otherwise the log says once why not."""
-    if not (stack.device.type == "cuda" or interpreted()) or not settings.fused or not available():
+    if not settings.fused or not usable(stack.device):
         return None
     reason = _uncovered(stack, source, settings)
     if reason is not None:
         log.info("a training step goes the plain way, not by the fused kernels: %s", reason)
         return None
-    return stack.in_arena()
+    arena = stack.arena()
+    arena.bind()
+    return arena
 
 
 def _uncovered(stack: Stack, source: object, settings: Settings) -> str | None:
@@ -199,8 +196,7 @@ class FusedSteps:
 
     def compile(self) -> None:
         """All kernels at once, in threads: most of the work is outside of Python. They are kept on disk."""
-        columns = self.source.data.x.shape[1]
-        launches = [*self._launches(), self._arena.launch(self.source.data.x[:1], self._arena.slopes(None, columns))]
+        launches = [*self._launches(), self._arena.trial()]
         with ThreadPoolExecutor(len(launches)) as pool:
             list(pool.map(Launch.compile, launches))
 
