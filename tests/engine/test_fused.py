@@ -200,6 +200,17 @@ def test_a_member_that_fails_fails_alone():
         assert torch.equal(three.stack.stacked()[name][0], value[0]), name
 
 
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, -1, 0x7FC00000, 0x7F800001], ids=hex)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_nan_stays_one(bits):
+    """Whatever its bits are: tf32 is rounded by integer arithmetic, and a GPU's own NaN is the largest integer."""
+    for precision in ("float32", "tf32"):
+        one = wave(rows(40, 3), fused=True, members=1, precision=precision)
+        one.stack.leaves["backbone.project.weight"].detach().view(torch.int32)[0, 0] = bits
+        assert all(found.isnan().any() for found in gradients(one).values()), precision
+        assert one.steps.loss_sum.isnan().all()
+
+
 def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):
     data = rows(40, 3)
     with caplog.at_level(logging.INFO, "deepbasis"):

@@ -29,7 +29,8 @@ def product(a, b, PRECISION: tl.constexpr):
 @triton.jit
 def _tf32(a):
     """Rounded to the nearest: the unit itself cuts off, always towards 0, which adds up."""
-    return ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    rounded = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return tl.where(a == a, rounded, float("nan"))  # the bits of a NaN may overflow, to those of 0
 
 
 @triton.jit
