@@ -40,7 +40,7 @@ class Numbered(NamedTuple):
     step: Tensor
     """[1]: how many batches of the epoch have been taken."""
     advance: bool
-    """Whether to count them; not if there is but one."""
+    """Whether to count them: not where there is only one."""
     mask: Tensor
     """[steps, E, b]: 0 for a row that only fills up, 1 for others."""
     weights: Tensor | None
