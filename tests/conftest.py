@@ -21,7 +21,7 @@ if CHECK_SHAPES and find_spec("beartype"):
 
 import support.own  # noqa: E402, F401  before a test registers a name of its own
 
-SEVERAL_PROCESSES = {"workers", "two_workers"}
+SEVERAL_PROCESSES = {"workers", "two_workers", "three_workers"}
 """Fixtures whose tests are all slow: each process imports torch, and two cores have two tests to run already."""
 
 

@@ -60,6 +60,11 @@ class WorkerError(DeepBasisError, RuntimeError):
     """Another worker of the same run has failed; that worker reports the reason."""
 
 
+def first_line(error: BaseException) -> str:
+    """What a line of the log says of an error."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
 def warn_of_table(text: str, stacklevel: int = 4) -> None:
     warnings.warn(text, TableWarning, stacklevel=stacklevel)
 

@@ -34,17 +34,15 @@ SECONDS = 60  # after which workers that have not answered are killed
 
 
 class Workers:
-    """Two processes that do each task together. They are started once, and again after a test that they did not
-    survive.
-    """
+    """Processes that do each task together. They are started once, and again after a test that they did not survive."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.starts = directory, 0
+    def __init__(self, directory: Path, size: int) -> None:
+        self.directory, self.size, self.starts = directory, size, 0
         self.processes: list[subprocess.Popen[bytes]] = []
         self.connections: list[Connection] = []
 
     def __call__(self, task: str, *arguments: Any, **options: Any) -> list[Any]:
-        """What the task came to at each worker; an error is raised if both have the same, and else returned."""
+        """What the task came to at each worker; an error is raised if all have the same, and else returned."""
         if not self.processes:
             self.start()
         for connection in self.connections:
@@ -54,7 +52,7 @@ class Workers:
         except BaseException:
             self.kill()
             raise
-        if isinstance(answers[0], Exception) and repr(answers[0]) == repr(answers[1]):
+        if isinstance(answers[0], Exception) and len({repr(answer) for answer in answers}) == 1:
             raise answers[0]
         return answers
 
@@ -74,12 +72,12 @@ class Workers:
         script = Path(__file__).with_name("worker.py")
         with Listener(socket, "AF_UNIX") as listener:
             listener._listener._socket.settimeout(SECONDS)  # type: ignore[attr-defined]
-            for rank in range(2):
+            for rank in range(self.size):
                 environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-                command = [sys.executable, str(script), str(rank), "2", store, socket]
+                command = [sys.executable, str(script), str(rank), str(self.size), store, socket]
                 self.processes.append(subprocess.Popen(command, env=environment))
             try:
-                found = [listener.accept() for _ in range(2)]
+                found = [listener.accept() for _ in range(self.size)]
             except BaseException:
                 self.kill()
                 raise
@@ -100,15 +98,24 @@ class Workers:
         self.processes, self.connections = [], []
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
+def started(size: int) -> Iterator[Workers]:
     with tempfile.TemporaryDirectory(prefix="team") as directory:  # a socket's name may not be long
-        workers = Workers(Path(directory))
+        workers = Workers(Path(directory), size)
         try:
             yield workers
             workers.stop()
         finally:
             workers.kill()
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    yield from started(2)
+
+
+@pytest.fixture
+def three_workers() -> Iterator[Workers]:
+    yield from started(3)
 
 
 def same_everywhere(answers: list[Any], lab: Any) -> Any:
@@ -539,6 +546,17 @@ def test_a_run_is_resumed_by_another_number_of_workers(lab, workers, tmp_path, f
     assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-9
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert (one()[1], two()[1]) == ([], []), "and now it is finished, for any number of workers"
+
+
+def test_a_search_of_three_workers_is_resumed_by_one(lab, three_workers, tmp_path):
+    """The loss in its history is the one that it began from: a third of three times a number may be another number."""
+    settings = lab.settings("sv-rbf", objective="mml", optimiser="lbfgs", epochs=9, selection="last")
+    arguments = (lab.members(4), lab.data, lab.validation, settings)
+    file = {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0}
+    expected = train(lab.build("sv-rbf"), *arguments)
+    three_workers("training", "sv-rbf", *arguments, spread="rows", **file, interrupt=(0, 5))
+    outcomes = train(lab.build("sv-rbf"), *arguments, **file)
+    assert max(lab.difference(a, b) for a, b in zip(outcomes, expected, strict=True)) <= 1e-9
 
 
 def test_the_checkpoint_of_another_run_is_refused_by_both(lab, workers, tmp_path):

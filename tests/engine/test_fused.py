@@ -8,8 +8,8 @@ import torch
 
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import FAILED
-from deepbasis.engine.fused.arena import available, why_not
-from deepbasis.engine.fused.steps import Tiling, interpreted
+from deepbasis.engine.fused.arena import available, interpreted, why_not
+from deepbasis.engine.fused.steps import Tiling
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.settings import Settings, settings_for
 from deepbasis.engine.training import train
@@ -115,6 +115,22 @@ def test_gradients_are_those_of_autograd(case):
         torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
 
 
+@pytest.mark.parametrize("weights", ["rows", "members"])
+def test_rows_may_have_any_strides(weights):
+    """Columns that lie one behind the other, a target and weights that are columns of something else."""
+    data = rows(70, 5, weights, members=2)
+    data.weight.clamp_min_(0.1)  # a row of weight 0 would be left out, and the others copied
+
+    def spread_out(values):
+        return torch.stack([values, 100.0 * values], -1)[..., 0]
+
+    strided = Rows(data.x.T.contiguous().T, spread_out(data.y), spread_out(data.weight))
+    assert not any(values.is_contiguous() for values in (strided.x, strided.y, strided.weight))
+    expected = gradients(wave(data, fused=True))
+    for name, found in gradients(wave(strided, fused=True)).items():
+        assert torch.equal(found, expected[name]), name
+
+
 @pytest.mark.parametrize("tiling", [Tiling(16, 1, 4), Tiling(16, 3, 4), Tiling(32, 1, 8), Tiling(64, 2, 8)], ids=str)
 def test_every_tiling_gives_the_same(tiling):
     data = rows(70, 5)
@@ -184,6 +200,17 @@ def test_a_member_that_fails_fails_alone():
         assert torch.equal(three.stack.stacked()[name][0], value[0]), name
 
 
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, -1, 0x7FC00000, 0x7F800001], ids=hex)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_nan_stays_one(bits):
+    """Whatever its bits are: tf32 is rounded by integer arithmetic, and a GPU's own NaN is the largest integer."""
+    for precision in ("float32", "tf32"):
+        one = wave(rows(40, 3), fused=True, members=1, precision=precision)
+        one.stack.leaves["backbone.project.weight"].detach().view(torch.int32)[0, 0] = bits
+        assert all(found.isnan().any() for found in gradients(one).values()), precision
+        assert one.steps.loss_sum.isnan().all()
+
+
 def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):
     data = rows(40, 3)
     with caplog.at_level(logging.INFO, "deepbasis"):
@@ -225,10 +252,18 @@ def test_a_captured_run_of_200_steps_ends_as_the_plain_one():
         torch.testing.assert_close(other.history["validation"], one.history["validation"], rtol=2e-2, atol=1e-3)
 
 
-@pytest.mark.cuda
-def test_predictions_are_those_of_the_plain_way():
-    models = [build("dbk-silu", 8, rank=64, inner=128, noise=0.1, slope=(0.1,) * 8, seed=k) for k in range(3)]
-    x = torch.randn(1_000, 8)
-    on_gpu, on_cpu = (Ensemble(models, device=device).predict(x) for device in ("cuda", "cpu"))
-    torch.testing.assert_close(on_gpu.mean, on_cpu.mean, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(on_gpu.variance, on_cpu.variance, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("n", [1, 7, 1_000 if GPU else 70])
+@pytest.mark.parametrize("members", [1, 3])
+def test_predictions_are_those_of_the_plain_way(members, n):
+    """Of float64, on a CPU: no kernel knows it."""
+    sizes = {"rank": 64, "inner": 128} if GPU else {"width": 16, "rank": 16, "inner": 32}
+    models = [build("dbk-silu", 8, **sizes, noise=0.1, slope=(0.1,) * 8, seed=k) for k in range(members)]
+    x = torch.randn(n, 8)
+    kernels, plain = Ensemble(models, device=DEVICE), Ensemble(models, dtype=torch.float64)
+    mine, theirs = (one.predict(x) for one in (kernels, plain))
+    for found, expected in (
+        (mine.mean, theirs.mean),
+        (mine.variance, theirs.variance),
+        (kernels.means(x), plain.means(x)),
+    ):
+        torch.testing.assert_close(found.double(), expected.double(), rtol=1e-5, atol=1e-5)

@@ -40,7 +40,7 @@ class Numbered(NamedTuple):
     step: Tensor
     """[1]: how many batches of the epoch have been taken."""
     advance: bool
-    """Whether to count them; not if there is but one."""
+    """Whether to count them: not where there is only one."""
     mask: Tensor
     """[steps, E, b]: 0 for a row that only fills up, 1 for others."""
     weights: Tensor | None
@@ -96,8 +96,9 @@ class Rows:
         return replace(self, weight=self.weight[members]) if self.weight is not None and self.of_members else self
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
-        weight = None if self.weight is None else self.weight.to(device, dtype)
-        return Rows(self.x.to(device, dtype), self.y.to(device, dtype), weight)
+        """Contiguous too, since kernels read rows by their addresses."""
+        x, y = (values.to(device, dtype).contiguous() for values in (self.x, self.y))
+        return Rows(x, y, None if self.weight is None else self.weight.to(device, dtype).contiguous())
 
     def fingerprint(self) -> str:
         """Distinguishes data sets, by shapes, dtypes and values."""

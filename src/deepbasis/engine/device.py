@@ -4,7 +4,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Lock
 from types import FunctionType, MethodType
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from deepbasis.errors import InputError
+from deepbasis.gp.precision import tf32_allowed
 
 _WARM_UP_STEPS = 3  # before a capture: libraries allocate their workspaces, the optimiser its state
 
@@ -122,17 +123,13 @@ def captured(work: Callable[[], Any], rewind: Callable[[], None], device: torch.
 
 @contextmanager
 def training_precision(precision: str, backbone: Any) -> Iterator[None]:
-    """tf32 and bf16 apply only inside this block."""
-    matmul: Any = torch.backends.cuda.matmul
-    before = matmul.allow_tf32
-    if precision == "tf32":
-        matmul.allow_tf32 = True
+    """tf32 and bf16 apply only inside this block; tf32 to all that runs meanwhile."""
     if hasattr(backbone, "autocast"):
         backbone.autocast = torch.bfloat16 if precision == "bf16" else None
     try:
-        yield
+        with tf32_allowed() if precision == "tf32" else nullcontext():
+            yield
     finally:
-        matmul.allow_tf32 = before
         if hasattr(backbone, "autocast"):
             backbone.autocast = None
 

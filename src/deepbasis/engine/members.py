@@ -1,5 +1,6 @@
 """Members: E models of one architecture, stacked along a leading axis and run together by `vmap`."""
 
+import logging
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
@@ -11,14 +12,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
-from deepbasis.engine.fused.arena import Arena, available, why_not
+from deepbasis.engine.fused.arena import Arena, usable, why_not
+from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.recording import Recording
-from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int
+from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int, first_line
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.model import NO_RESIDUAL_VARIANCE, DeepBasisGP, Terms
 from deepbasis.gp.outputs import OutputsCalibration
 from deepbasis.gp.posterior import PointWeights
 from deepbasis.gp.predictive import Predictive
+
+log = logging.getLogger("deepbasis")
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,8 @@ class Stack:
         axes = tree_map(lambda value: None if value is None else 0, per_member)
         return vmap(one, in_dims=(0, axes))(state, per_member)
 
-    def in_arena(self) -> Arena:
-        """Where the fused kernels find the parameters; the leaves become parts of it."""
+    def arena(self) -> Arena:
+        """Where the fused kernels find the parameters."""
         return Arena(self.template, self.leaves, self.size)
 
     def for_one_thread(self) -> "Stack":
@@ -201,8 +205,13 @@ class Ensemble:
     def _arena(self) -> Arena | None:
         """What the fused kernels work on, where they can predict for these members."""
         stack = self.stack
-        on_gpu = stack.device.type == "cuda" and stack.dtype == torch.float32
-        return stack.in_arena() if on_gpu and available() and why_not(stack.template) is None else None
+        if stack.dtype != torch.float32 or not usable(stack.device) or why_not(stack.template) is not None:
+            return None
+        arena = stack.arena()
+        if not kernels_compile(arena.trial().compile, "predicting the plain way"):
+            return None
+        arena.bind()
+        return arena
 
     @torch.no_grad()
     def _by_kernels(self, function: Callable[..., Any], x: Tensor) -> Any:
@@ -243,6 +252,18 @@ class Ensemble:
         """Without what can be made again."""
         kept = {name: value for name, value in vars(self).items() if name not in ("_members", "_arena")}
         return {**kept, "_recordings": {}}
+
+
+def kernels_compile(compile: Callable[[], None], instead: str) -> bool:
+    """Compile the fused kernels; if that cannot be done, the log says so, and what is done instead."""
+    try:
+        compile()
+    except Exception as error:  # such as no C compiler, which Triton needs for what calls a kernel
+        if is_out_of_memory(error):
+            raise
+        log.warning("the fused kernels cannot be compiled (%s): %s", first_line(error), instead)
+        return False
+    return True
 
 
 def _joined(parts: Sequence[Any], dim: int) -> Any:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from deepbasis.engine.device import compiled
 
-_MOMENTUM = 0.95
-_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan's: singular values end between 0.7 and 1.2 after five steps
-_ITERATIONS = 5
-_SMALLEST = 1e-15  # norm that is made 1: squares of float32 numbers below 1e-19 lose their digits, or are 0
+MOMENTUM = 0.95
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan's: singular values end between 0.7 and 1.2 after five steps
+ITERATIONS = 5
+SMALLEST = 1e-15  # norm that is made 1: squares of float32 numbers below 1e-19 lose their digits, or are 0
 
 
 class Muon:
@@ -52,8 +52,8 @@ class Muon:
     def _plain_step(self) -> None:
         leaves, momenta = list(self.leaves.values()), list(self.momentum.values())
         gradients: list[Tensor] = [leaf.grad for leaf in leaves]  # type: ignore[misc]
-        torch._foreach_lerp_(momenta, gradients, 1.0 - _MOMENTUM)
-        ahead = torch._foreach_lerp(gradients, momenta, _MOMENTUM)  # Nesterov's
+        torch._foreach_lerp_(momenta, gradients, 1.0 - MOMENTUM)
+        ahead = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov's
         torch._foreach_mul_(leaves, 1.0 - self._rate * self._decay)
         shapes: dict[tuple[int, int], list[int]] = {}
         for k, leaf in enumerate(leaves):
@@ -71,10 +71,10 @@ def _lying(matrix: Tensor) -> Tensor:
 
 def orthogonal(matrices: Tensor) -> Tensor:
     """About U V^T for each U S V^T of [..., m, n], m <= n, by Newton and Schulz' iteration: products alone."""
-    a, b, c = _NEWTON_SCHULZ
+    a, b, c = NEWTON_SCHULZ
     x = matrices.flatten(0, -3)
-    x = x / x.square().sum((-2, -1), keepdim=True).sqrt().clamp_min(_SMALLEST)
-    for _ in range(_ITERATIONS):  # x <- a x + (b x x^T + c (x x^T)^2) x
+    x = x / x.square().sum((-2, -1), keepdim=True).sqrt().clamp_min(SMALLEST)
+    for _ in range(ITERATIONS):  # x <- a x + (b x x^T + c (x x^T)^2) x
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.view(matrices.shape)

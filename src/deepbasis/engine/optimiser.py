@@ -12,6 +12,13 @@ from torch.optim.adamw import adamw
 
 from deepbasis.engine.device import compiled
 
+BETAS = (0.9, 0.999)
+"""What Adam keeps of its first and second moments at a step."""
+EPSILON = 1e-8
+"""Added to the root of the second."""
+AVERAGE_START = 10.0
+"""Of its first steps t an average keeps (1 + t) / (10 + t)."""
+
 
 class Optimiser(Protocol):
     """Steps some of the leaves by their gradients."""
@@ -111,11 +118,11 @@ class AdamW:
                 [self._count[name] for name in moved],
                 capturable=self._on_gpu,
                 amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
+                beta1=BETAS[0],
+                beta2=BETAS[1],
                 lr=rate,
                 weight_decay=decay,
-                eps=1e-8,
+                eps=EPSILON,
                 maximize=False,
                 fused=fused,
                 foreach=not fused,
@@ -163,8 +170,8 @@ class Average:
     """
 
     def __init__(self, leaves: Mapping[str, Tensor], decay: float) -> None:
-        self.leaves = {name: leaf.detach() for name, leaf in leaves.items()}
-        self.mean = {name: leaf.clone() for name, leaf in self.leaves.items()}
+        self.leaves = dict(leaves)
+        self.mean = {name: leaf.detach().clone() for name, leaf in leaves.items()}
         self._aside = {name: torch.empty_like(leaf) for name, leaf in self.leaves.items()}
         first = next(iter(self.leaves.values()))
         self._step = torch.zeros((), dtype=first.dtype, device=first.device)
@@ -176,7 +183,7 @@ class Average:
     @torch.no_grad()
     def update(self) -> None:
         self._step.add_(1.0)
-        weight = (9.0 / (10.0 + self._step)).clamp_min(self._slowest)  # 1 - d
+        weight = ((AVERAGE_START - 1.0) / (AVERAGE_START + self._step)).clamp_min(self._slowest)  # 1 - d
         means = list(self.mean.values())
         ahead = torch._foreach_sub(list(self.leaves.values()), means)
         torch._foreach_mul_(ahead, weight)

@@ -83,6 +83,9 @@ class Descent:
 class MinibatchSteps:
     """Algorithm 3, lines 2 to 7, for every member."""
 
+    shared_loss = False
+    """Of a worker's own rows: that of all is the mean over workers."""
+
     def __init__(
         self, stack: Stack, source: Batches, descent: Descent, members: Sequence[Member], n: Tensor, objective: str
     ) -> None:
@@ -118,6 +121,9 @@ class ExactSteps:
 
     With a prior of the kernel's parameters it is the gradient of -log p(y, parameters) / n.
     """
+
+    shared_loss = True
+    """Of all rows, at every worker. A mean over workers would be another number, by rounding."""
 
     def __init__(self, stack: Stack, source: Batches, descent: Descent, n: Tensor, settings: Settings) -> None:
         self.stack, self.source, self.descent = stack, source, descent
@@ -208,7 +214,7 @@ class Validation:
 
     def __init__(self, steps: MinibatchSteps | ExactSteps, rows: Rows, settings: Settings) -> None:
         self.stack, self.average, self.team = steps.stack, steps.descent.average, steps.descent.team
-        self.settings, self._loss_sum = settings, steps.loss_sum
+        self.settings, self._loss_sum, self._shared_loss = settings, steps.loss_sum, steps.shared_loss
         device, members = self.stack.device, self.stack.size
         placed = rows.to(device, self.stack.dtype).part(self.team)
         self.chunks = _chunked(placed, settings.chunk_rows // members)
@@ -226,7 +232,8 @@ class Validation:
 
         Device work alone.
         """
-        self.team.mean_(self._loss_sum)
+        if not self._shared_loss:
+            self.team.mean_(self._loss_sum)
         with nullcontext() if self.average is None else self.average.in_place():
             score, noise, info = self._scores()
             better = score.isfinite() if self.settings.selection == "last" else score < self.best_score

@@ -12,11 +12,12 @@ from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveSt
 from deepbasis.engine.device import captured, compiled, training_precision
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.fused import steps as fused
-from deepbasis.engine.members import Build, Member, Stack
+from deepbasis.engine.members import Build, Member, Stack, kernels_compile
 from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.steps import Descent, ExactSteps, MinibatchSteps, Validation, total_weight
 from deepbasis.engine.streams import Batches, Stream, Streamed
+from deepbasis.errors import first_line
 
 log = logging.getLogger("deepbasis")
 
@@ -85,7 +86,7 @@ class Wave:
 
     def prepare(self) -> None:
         """Compile and capture what can be; otherwise continue without, and log one line."""
-        if self.fused is not None and self.device.type == "cuda":
+        if self.fused is not None:
             self._compile_kernels()
         elif self.settings.compile:
             self._compile()
@@ -160,7 +161,7 @@ class Wave:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            log.warning("torch.compile failed (%s): continuing eagerly", _first_line(error))
+            log.warning("torch.compile failed (%s): continuing eagerly", first_line(error))
             return
         finally:
             self.descent.zero_grad()
@@ -170,12 +171,8 @@ class Wave:
 
     def _compile_kernels(self) -> None:
         assert self.fused is not None
-        try:
-            self.fused.compile()
-        except Exception as error:  # such as no C compiler, which Triton needs for what calls a kernel
-            if is_out_of_memory(error):
-                raise
-            log.warning("the fused kernels cannot be compiled (%s): continuing the plain way", _first_line(error))
+        if not kernels_compile(self.fused.compile, "continuing the plain way"):
+            self.fused.release()
             self.fused, self.validation.terms, self.step = None, None, self.steps.step
 
     def _capture(self) -> None:
@@ -191,7 +188,7 @@ class Wave:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            log.warning("CUDA graph capture failed (%s): continuing eagerly", _first_line(error))
+            log.warning("CUDA graph capture failed (%s): continuing eagerly", first_line(error))
             self.step, self.close, self.source.recorded = step, close, None
             torch.cuda.synchronize(self.device)
         self.restore(before)
@@ -259,7 +256,3 @@ def _failure(epoch: int, loss: float, score: float, info: int) -> str:
     if info:
         return f"epoch {epoch}: the inducing points' kernel matrix could not be factorised (pivot {info})"
     return f"epoch {epoch}: not finite (training loss {loss:g}, validation score {score:g})"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

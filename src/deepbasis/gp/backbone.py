@@ -7,6 +7,9 @@ from torch.nn.functional import silu
 
 from deepbasis.errors import InputError, check_positive_int
 
+NORM_EPSILON = 1e-5
+"""Added to the variance of what a norm divides."""
+
 
 class ResNet(nn.Module):
     """The paper's backbone: a linear projection d -> h, pre-norm residual blocks, a final norm and SiLU.
@@ -36,7 +39,7 @@ class ResNet(nn.Module):
         self.embedding = embedding
         self.project = nn.Linear(d if embedding is None else _width_of(embedding, d), h)
         self.blocks = nn.ModuleList(Block(h, inner) for _ in range(blocks))
-        self.norm = nn.LayerNorm(h)
+        self.norm = nn.LayerNorm(h, NORM_EPSILON)
 
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b h"]:
         if self.embedding is not None:
@@ -65,7 +68,7 @@ class Block(nn.Module):
 
     def __init__(self, h: int, inner: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(h)
+        self.norm = nn.LayerNorm(h, NORM_EPSILON)
         self.widen = nn.Linear(h, inner)
         self.narrow = nn.Linear(inner, h)
 

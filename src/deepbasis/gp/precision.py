@@ -1,15 +1,44 @@
-"""Matrix products that must not be rounded to tf32, whatever the rest of a training step uses.
+"""tf32 for a while, and matrix products that must not be rounded to it, whatever the rest of a training step uses.
 
 tf32 keeps 10 bits of each factor. That is enough for a network's layers, but not where large numbers cancel, as they
 do in the whitening K_ZZ^(-1/2) k_Z(x): its factors are up to 1/sqrt(jitter), 100 or 1,000, times as large as
 their product.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+_lock = Lock()  # whoever changes the setting has it
+_blocks_in_tf32 = 0
+_allowed_before = False
+
+
+@contextmanager
+def tf32_allowed() -> Iterator[None]:
+    """Within this block a GPU may round the factors of float32 products to tf32.
+
+    The setting is global: if blocks overlap, as those of fits in several threads, the last one to end restores it.
+    """
+    global _blocks_in_tf32, _allowed_before
+    matmul: Any = torch.backends.cuda.matmul
+    with _lock:
+        if _blocks_in_tf32 == 0:
+            _allowed_before = matmul.allow_tf32
+        _blocks_in_tf32 += 1
+        matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        with _lock:
+            _blocks_in_tf32 -= 1
+            if _blocks_in_tf32 == 0:
+                matmul.allow_tf32 = _allowed_before
 
 
 def full_product(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
@@ -21,12 +50,13 @@ def full_product(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tens
 @torch.library.custom_op("deepbasis::full_product", mutates_args=())
 def _full_product(a: Tensor, b: Tensor) -> Tensor:
     matmul: Any = torch.backends.cuda.matmul
-    before = matmul.allow_tf32
-    matmul.allow_tf32 = False
-    try:
-        return a @ b
-    finally:
-        matmul.allow_tf32 = before
+    with _lock:
+        before = matmul.allow_tf32
+        matmul.allow_tf32 = False
+        try:
+            return a @ b
+        finally:
+            matmul.allow_tf32 = before
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:

@@ -4,6 +4,7 @@ First come the parameters whose shapes do not depend on the table, in the order 
 then the projection and the embedding. Each begins at a multiple of 16 numbers, for wide loads.
 """
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -118,7 +119,7 @@ class Layout:
 
 
 class Arena:
-    """The parameters of E stacked models in one tensor [E, numbers]: the leaves become parts of it, with their values.
+    """The parameters of E stacked models in one tensor [E, numbers]; once bound, the leaves are parts of it.
 
     The leaves of one model have no member axis: they are its own parameters.
     """
@@ -128,12 +129,16 @@ class Arena:
         device = next(iter(leaves.values())).device
         self.parameters = torch.zeros(members, self.layout.numbers, device=device)
         self._leaves, self._stacked = leaves, members > 1
+        self._memories: list[dict[str, Tensor]] = []
+        assert isinstance(template.backbone, ResNet)
+        self._columns, _ = _columns(template.backbone)
         for name, view in self.views(self.parameters, leaves).items():
             view.copy_(leaves[name].detach())
-            if self._stacked:
-                leaves[name] = view.detach().requires_grad_()
-            else:
-                leaves[name].data = view
+
+    def bind(self) -> None:
+        """Leaves become parts of the arena."""
+        for name, view in self.views(self.parameters, self._leaves).items():
+            self._leaves[name].data = view
 
     def views(self, arena: Tensor, leaves: Iterable[str]) -> dict[str, Tensor]:
         """The leaves' parts of an arena [E, numbers], shaped as they are."""
@@ -151,7 +156,15 @@ class Arena:
         for name, view in self.views(arena, memory).items():
             view.copy_(memory[name])
             memory[name] = view
+        self._memories.append(memory)
         return arena
+
+    def release(self) -> None:
+        """Leaves and memories get places of their own again: steps by torch's fused AdamW want them contiguous."""
+        for leaf in self._leaves.values():
+            leaf.data = leaf.data.clone(memory_format=torch.contiguous_format)
+        for memory in self._memories:
+            memory |= {name: part.clone(memory_format=torch.contiguous_format) for name, part in memory.items()}
 
     def slopes(self, slope: Tensor | None, d: int) -> Tensor:
         """Of the members' prior means [E, d]; zeros if they are constants."""
@@ -168,11 +181,16 @@ class Arena:
         nothing = torch.zeros(len(mean), device=x.device)
         return Terms(mean, var, prior, torch.zeros_like(mean), nothing, nothing.int())
 
+    def trial(self) -> "Launch":
+        """A launch to compile: that of one row, which is like any other."""
+        return self.launch(self.parameters.new_zeros(1, self._columns), self.slopes(None, self._columns))
+
     def launch(self, x: Tensor, slopes: Tensor) -> "Launch":
         from deepbasis.engine.fused import tiles  # Triton takes a moment, and few processes need it
 
         (n, d), members = x.shape, len(self.parameters)
-        found = torch.empty(3, members, n, device=x.device)
+        # Each at a multiple of 16 bytes, for any number of rows: one kernel is compiled for all.
+        found = torch.empty(3, -(-members * n // 4) * 4, device=x.device)[:, : members * n].unflatten(1, (members, n))
         arguments = (self.parameters, x, slopes, *found, self.layout.numbers, n, d, *self.layout.arguments.values())
         constants = {**self.layout.constants, "ROWS": _ROWS, "PRECISION": "tf32x3", "HEAD": "tf32x3"}
         grid = (-(-n // _ROWS), members)
@@ -198,3 +216,12 @@ class Launch:
 def available() -> bool:
     """Whether there is a Triton to compile kernels with."""
     return find_spec("triton") is not None
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter runs kernels, without a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def usable(device: torch.device) -> bool:
+    return available() and (device.type == "cuda" or interpreted())

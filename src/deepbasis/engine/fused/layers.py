@@ -8,10 +8,13 @@ tiling; `gp/` has the same formulas in PyTorch, and is the reference.
 import triton
 import triton.language as tl
 
+from deepbasis.gp.backbone import NORM_EPSILON
+
 # An embedding has 8 waves a column, of which 3 numbers are made. 8 columns are taken at a time: 64 waves, 24 numbers
 # filled up to 32. They are written out, since a constant of this file is no number in Triton's interpreter.
 _PLAIN = tl.constexpr(16)  # columns at a time of the table itself
 _TURN = tl.constexpr(6.283185307179586)
+_NORM_EPSILON = tl.constexpr(NORM_EPSILON)
 
 
 @triton.jit
@@ -29,7 +32,8 @@ def product(a, b, PRECISION: tl.constexpr):
 @triton.jit
 def _tf32(a):
     """Rounded to the nearest: the unit itself cuts off, always towards 0, which adds up."""
-    return ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    rounded = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return tl.where(a == a, rounded, float("nan"))  # the bits of a NaN may overflow, to those of 0
 
 
 @triton.jit
@@ -42,7 +46,7 @@ def _silu_slope(u):
 @triton.jit
 def _normalised(g, H: tl.constexpr):
     centred = g - (tl.sum(g, 1) / H)[:, None]
-    scale = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 1) / H + 1e-5)
+    scale = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 1) / H + _NORM_EPSILON)
     return centred * scale[:, None], scale
 
 

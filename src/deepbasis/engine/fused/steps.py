@@ -1,7 +1,6 @@
 """`FusedSteps`: the steps of a wave by the kernels, on the same parameters and memories as the plain steps."""
 
 import logging
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil, log2
@@ -11,10 +10,10 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Resident
-from deepbasis.engine.fused.arena import Arena, Launch, available, why_not
+from deepbasis.engine.fused.arena import Arena, Launch, usable, why_not
 from deepbasis.engine.members import Stack
 from deepbasis.engine.muon import Muon
-from deepbasis.engine.optimiser import AdamW, Average, Optimiser, factor
+from deepbasis.engine.optimiser import BETAS, AdamW, Average, Optimiser, factor
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.streams import Batches
 from deepbasis.gp.likelihoods import GaussianLikelihood
@@ -22,33 +21,31 @@ from deepbasis.gp.model import Terms
 
 log = logging.getLogger("deepbasis")
 
-OBJECTIVES = {"dppgp": (True, True), "dppgp-detached": (True, False), "ppgp": (False, False), "elbo": (False, False)}
-"""Whether it has a trace term, and whether the gradient passes through its maximum."""
+_TRACES = {"dppgp": (True, True), "dppgp-detached": (True, False), "ppgp": (False, False), "elbo": (False, False)}
+"""Of an objective: whether it has a trace term, and whether the gradient passes through its maximum."""
 _PRECISIONS = {"float32": ("tf32x3", "tf32x3"), "tf32": ("tf32", "tf32"), "bf16": ("bf16", "tf32x3")}
 """Of the network's products, and of those behind it."""
 _BLOCK = 1024  # numbers of an arena that one program steps
 _MOST_ROWS, _MOST_COLUMNS = 8_192, 1_024  # with more, PyTorch's large products are the better ones
 _MULTIPROCESSORS = 132  # of an H100 or H200
-_CORRECTED_STEPS = 20_000  # 0.999^t is below float32's rounding then
-
-
-def interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
+_CORRECTED_STEPS = 20_000  # b2^t is below float32's rounding then
 
 
 def arena_for(stack: Stack, source: object, settings: Settings) -> Arena | None:
-    """What the kernels work on, if they cover a wave; otherwise the log says once why not."""
-    if not (stack.device.type == "cuda" or interpreted()) or not settings.fused or not available():
+    """What the kernels work on, if they cover a wave; otherwise the log says why not."""
+    if not settings.fused or not usable(stack.device):
         return None
     reason = _uncovered(stack, source, settings)
     if reason is not None:
         log.info("a training step goes the plain way, not by the fused kernels: %s", reason)
         return None
-    return stack.in_arena()
+    arena = stack.arena()
+    arena.bind()
+    return arena
 
 
 def _uncovered(stack: Stack, source: object, settings: Settings) -> str | None:
-    if settings.objective not in OBJECTIVES or settings.precision not in _PRECISIONS:
+    if settings.objective not in _TRACES or settings.precision not in _PRECISIONS:
         return f"they do not know the objective {settings.objective} in {settings.precision}"
     if not isinstance(source, Resident) or not source.team.alone:
         return "they take rows in memory, by one worker"
@@ -121,12 +118,12 @@ class FusedSteps:
         self._factors = torch.tensor(table if settings.schedule != "constant" or settings.warmup_steps else [1.0])
         self._factors = self._factors.to(device, torch.float32)
         t = torch.arange(1, min(total_steps, _CORRECTED_STEPS) + 1, dtype=torch.float64)
-        corrections = torch.stack([1.0 - 0.9**t, (1.0 - 0.999**t).sqrt()], 1)
+        corrections = torch.stack([1.0 - BETAS[0] ** t, (1.0 - BETAS[1] ** t).sqrt()], 1)
         self._corrections = corrections.float().contiguous().to(device)
         self._batches = source.numbered()
         self._slope = stack.buffers.get("slope")
         self._slopes = arena.slopes(self._slope, source.data.x.shape[1])
-        trace, through = OBJECTIVES[settings.objective]
+        trace, through = _TRACES[settings.objective]
         self._trace = trace and bool((plain.alpha != 0).any())
         expected = settings.objective == "elbo"
         self._kl_weights = ((1.0 if expected else plain.beta) / plain.n).float().contiguous()
@@ -199,10 +196,13 @@ class FusedSteps:
 
     def compile(self) -> None:
         """All kernels at once, in threads: most of the work is outside of Python. They are kept on disk."""
-        columns = self.source.data.x.shape[1]
-        launches = [*self._launches(), self._arena.launch(self.source.data.x[:1], self._arena.slopes(None, columns))]
+        launches = [*self._launches(), self._arena.trial()]
         with ThreadPoolExecutor(len(launches)) as pool:
             list(pool.map(Launch.compile, launches))
+
+    def release(self) -> None:
+        """Leave parameters and memories to the plain steps, as they were before."""
+        self._arena.release()
 
     def _launches(self) -> list[Launch]:
         """The kernels of a step, with what they are given: the same at every step."""

@@ -4,10 +4,18 @@ import triton
 import triton.language as tl
 
 from deepbasis.engine.fused.layers import product
+from deepbasis.engine.muon import ITERATIONS, MOMENTUM, NEWTON_SCHULZ, SMALLEST
+from deepbasis.engine.optimiser import AVERAGE_START, BETAS, EPSILON
 
 # Of a number in the arena: in the KL as its square, as a logarithm of L's diagonal, or not at all.
 _SQUARE = tl.constexpr(1)
 _LOGARITHM = tl.constexpr(2)
+
+# A constant comes after the numbers that it is for, since before them it is no number in Triton's interpreter.
+_BETA_1, _BETA_2, _EPSILON = tl.constexpr(BETAS[0]), tl.constexpr(BETAS[1]), tl.constexpr(EPSILON)
+_START = tl.constexpr(AVERAGE_START)
+_MOMENTUM, _SMALLEST, _ITERATIONS = tl.constexpr(MOMENTUM), tl.constexpr(SMALLEST), tl.constexpr(ITERATIONS)
+_A, _B, _C = tl.constexpr(NEWTON_SCHULZ[0]), tl.constexpr(NEWTON_SCHULZ[1]), tl.constexpr(NEWTON_SCHULZ[2])
 
 
 @triton.jit
@@ -54,7 +62,7 @@ def _clipping(squares, e, blocks, limit, CLIP: tl.constexpr, MOST_BLOCKS: tl.con
 @triton.jit
 def _averaged(averages, place, value, t, slowest, mask):
     mean = tl.load(averages + place, mask=mask, other=0.0)
-    weight = tl.maximum(9.0 / (10.0 + t), slowest)
+    weight = tl.maximum(tl.fdiv(_START - 1.0, t + _START), slowest)
     tl.store(averages + place, mean + (value - mean) * weight, mask=mask)
 
 
@@ -67,7 +75,7 @@ def adamw(
 ):  # fmt: skip
     """AdamW and the running average, for the numbers with a rate of at least 0; others are Muon's. One block a program.
 
-    `factors` is the schedule, by step; `corrections` are 1 - 0.9^t and sqrt(1 - 0.999^t). The first program of a member
+    `factors` is the schedule, by step; `corrections` are 1 - b1^t and sqrt(1 - b2^t). The first program of a member
     adds its loss to the epoch's.
     """
     e, block = tl.program_id(0), tl.program_id(1)
@@ -86,12 +94,12 @@ def adamw(
     correction = corrections + 2 * tl.minimum(done - 1, last_correction)
     g = tl.load(gradients + place, mask=there, other=0.0) * scale
     a = tl.load(first + place, mask=there, other=0.0)
-    a += (g - a) * 0.1
+    a += (g - a) * (1.0 - _BETA_1)
     b = tl.load(second + place, mask=there, other=0.0)
-    b = 0.999 * b + 0.001 * g * g
+    b = b * _BETA_2 + g * (1.0 - _BETA_2) * g
     value = tl.load(parameters + place, mask=there, other=0.0)
     value -= value * rate * tl.load(decays + at, mask=there, other=0.0)
-    value -= rate / tl.load(correction) * a / (tl.sqrt_rn(b) / tl.load(correction + 1) + 1e-8)
+    value -= rate / tl.load(correction) * a / (tl.sqrt_rn(b) / tl.load(correction + 1) + _EPSILON)
     tl.store(first + place, a, mask=there)
     tl.store(second + place, b, mask=there)
     tl.store(parameters + place, value, mask=there)
@@ -115,13 +123,13 @@ def muon(
     place = e * numbers + tl.load(places + matrix) + i * along + j * across
     g = tl.load(gradients + place) * scale
     past = tl.load(momentum + place)
-    past += (g - past) * (1.0 - 0.95)
+    past += (g - past) * (1.0 - _MOMENTUM)
     tl.store(momentum + place, past)
-    u = g + (past - g) * 0.95  # Nesterov's
-    u = u / tl.maximum(tl.sqrt_rn(tl.sum(u * u)), 1e-15)
-    for _ in range(5):  # u <- a u + (b u u^T + c (u u^T)^2) u
+    u = g + (past - g) * _MOMENTUM  # Nesterov's
+    u = u / tl.maximum(tl.sqrt_rn(tl.sum(u * u)), _SMALLEST)
+    for _ in range(_ITERATIONS):  # u <- a u + (b u u^T + c (u u^T)^2) u
         square = product(u, tl.trans(u), PRECISION)
-        u = 3.4445 * u + product(-4.7750 * square + 2.0315 * product(square, square, PRECISION), u, PRECISION)
+        u = u * _A + product(square * _B + product(square, square, PRECISION) * _C, u, PRECISION)
     now = rate * tl.load(factors + tl.minimum(done - 1, last_factor))
     tall = (along == 1) & (LOW < HIGH)
     value = tl.load(parameters + place)
