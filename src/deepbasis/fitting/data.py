@@ -203,6 +203,12 @@ class TableData:
             folds.append(Fold(inside, outside, limit_copies(outside, plan.copies_limit), k))
         return folds
 
+    def holds_each_out_alone(self, held_out: Rows) -> bool:
+        """Whether these rows, those of all folds, are all rows, each once and none a copy of another: only then is
+        what is predicted given all other rows predicted by none that is the same."""
+        different = int(row_labels(self.encoded.x.numpy()).max()) + 1
+        return len(self.held_out) > 1 and len(held_out) == different == len(self.encoded)
+
     def by_turns(self, folds: Sequence[Fold], members: int) -> tuple[Rows, Rows]:
         """All rows, twice, for members that hold out these folds in turn: with their weights in each member's training,
         and in its selection."""

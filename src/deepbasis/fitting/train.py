@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.errors import NumericalError, UnfinishedError
 from deepbasis.fitting.budget import member_bytes
+from deepbasis.fitting.held_out import Fold
 from deepbasis.fitting.plan import Architecture, Candidate, Plan
 from deepbasis.fitting.start import Line, builder, distinct_rows, starting_members, straight_lines
 from deepbasis.gp import exact
@@ -253,3 +255,24 @@ def _give_residual_variance(found: Trained, rows: Rows) -> None:
         for place, model, mean in zip(found.places, found.models, found.ensemble.means(rows.x), strict=True):
             weight = rows.weight[place] if rows.weight is not None and rows.of_members else rows.weight
             model.set_residual_variance(float(weighted_mean((rows.y - mean).square(), weight)))
+
+
+def by_folds(found: Trained, folds: list[Fold]) -> list[tuple[Trained, Fold]]:
+    """Each fold with the members that hold it out, if there are any."""
+    parts = [(found.of(k, len(folds)), fold) for k, fold in enumerate(folds)]
+    return [(members, fold) for members, fold in parts if members.models]
+
+
+def predict_held_out(parts: Sequence[tuple[Trained, Fold]]) -> Predictive:
+    """The rows that each fold holds out, predicted by its own members: as many for each row as all folds have."""
+    count = min(len(found.models) for found, _ in parts)
+    first, *others = (replace(found, models=found.models[:count]).predict(fold.held_out.x) for found, fold in parts)
+    return first.followed_by(others)
+
+
+def draw_seeds(random_state: Any, count: int) -> list[int]:
+    """From None, an integer or a numpy RandomState. None is numpy's global state: `np.random.seed` holds."""
+    if not isinstance(random_state, int):
+        drawn = (np.random if random_state is None else random_state).randint(2**31 - 1, size=count)
+        return [int(seed) for seed in drawn]
+    return [int(seed) for seed in np.random.default_rng(random_state).integers(2**31, size=count)]
