@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from deepbasis.engine.batches import Rows
 from deepbasis.errors import InputError, warn_of_table
 from deepbasis.fitting.apart import MOST_APART, Apart
-from deepbasis.fitting.decide import hold_out, needs_line, scaling
+from deepbasis.fitting.candidate import needs_line
+from deepbasis.fitting.decide import hold_out, scaling
 from deepbasis.fitting.held_out import Fold, limit_copies
 from deepbasis.fitting.kinds import CONFORMAL, CROSS
 from deepbasis.fitting.novelty import Novelty
