@@ -47,7 +47,7 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
         What "auto" was resolved to. `trend_` may be "half": every second member.
     rank_, inner_ : int
         Number of basis functions, and width inside a block. A shallow kernel has no more basis functions than there are
-        distinct rows; a linear kernel adds one for each column.
+        distinct rows; a linear kernel adds one for each column, and alone it has these and a constant.
     jitter_ : float
         Jitter of the kernel matrix of inducing points, relative to its diagonal.
     history_ : tuple of dict

@@ -93,7 +93,7 @@ def candidate(spec: Spec, recipe: Recipe, facts: Facts, on_gpu: bool, max_steps:
     architecture = Architecture(
         method=spec.method,
         likelihood=spec.likelihood,
-        rank=rank_of(spec, recipe, spec.method, networks),
+        rank=rank_of(spec, recipe, facts, networks),
         width=spec.width,
         blocks=spec.blocks,
         inner=networks.inner_factor * spec.width if spec.inner == AUTO else int(spec.inner),
@@ -115,11 +115,16 @@ def candidate(spec: Spec, recipe: Recipe, facts: Facts, on_gpu: bool, max_steps:
     ), epoch_rows
 
 
-def rank_of(spec: Spec, recipe: Recipe, method: str, networks: Networks | None = None) -> int:
+def rank_of(spec: Spec, recipe: Recipe, facts: Facts, networks: Networks | None = None) -> int:
+    """The number of basis functions, or of inducing points, which are at most as many as there are distinct rows."""
+    method = METHODS[spec.method]
+    if method.is_line:
+        return facts.columns + 1
+    if method.expansion == "none":
+        return spec.width
     if spec.rank != AUTO:
         return int(spec.rank)
-    is_silu = METHODS[method].expansion == "silu"
-    return networks.rank if is_silu and networks is not None else recipe.inducing_points
+    return networks.rank if method.expansion == "silu" and networks is not None else recipe.inducing_points
 
 
 def _embedding(spec: Spec, recipe: Recipe, networks: Networks, facts: Facts) -> str:

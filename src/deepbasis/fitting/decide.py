@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -125,7 +126,7 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
 
 def _on_all_rows(kernel: Candidate, facts: Facts) -> Candidate:
     """Each parameter fits the rows that judge it by about a nat too much in all: where that is little it may."""
-    if kernel.architecture.method == LINE:
+    if METHODS[kernel.architecture.method].is_line:
         return replace(kernel, on_all_rows=True, one_by_one=True)
     parameters = facts.columns + 2  # lengthscales, variance, noise
     return replace(kernel, on_all_rows=True, trained_apart=parameters > _OPTIMISM * facts.table_rows)
@@ -162,8 +163,7 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
         or spec.likelihood != GAUSSIAN
     )
     is_small = facts.table_rows <= recipe.small_rows
-    is_quick = facts.table_rows <= recipe.line_rows and facts.columns <= recipe.inducing_points
-    names: Sequence[str] = recipe.shallow_methods if is_small else [LINE] * is_quick
+    names: Sequence[str] = recipe.shallow_methods if is_small else [LINE] * (facts.table_rows <= recipe.line_rows)
     if asked_for_a_network or facts.grouped or facts.streamed:
         return []
     changes: dict[str, Any] = {
@@ -175,12 +175,16 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
         # The marginal likelihood has calibrated it, and its noise is constant: of few rows three scales gain little.
         "calibrate": False if spec.calibrate == AUTO and is_small else spec.calibrate,
     }
-    # A linear kernel has a basis function for each column: skip it if they would be most of the work.
-    return [
-        replace(spec, method=name, **changes)
-        for name in names
-        if facts.columns <= rank_of(spec, recipe, name) or "linear" not in METHODS[name].expansion
-    ]
+    kernels = [replace(spec, method=name, **changes) for name in names]
+    return [kernel for kernel in kernels if facts.columns <= _most_columns(kernel, recipe, facts)]
+
+
+def _most_columns(kernel: Spec, recipe: Recipe, facts: Facts) -> float:
+    """A linear kernel has a basis function for each column: it is not tried where they would be most of the work."""
+    method = METHODS[kernel.method]
+    if method.is_line:
+        return recipe.inducing_points
+    return rank_of(kernel, recipe, facts) if "linear" in method.expansion else math.inf
 
 
 def _widening(

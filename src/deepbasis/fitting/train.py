@@ -29,6 +29,7 @@ from deepbasis.fitting.plan import Architecture, Candidate, Plan
 from deepbasis.fitting.start import Line, builder, distinct_rows, starting_members, straight_lines
 from deepbasis.gp import exact
 from deepbasis.gp.calibration import Calibration, Widened, calibrate, widen
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.outputs import OutputsCalibration, calibrate_outputs
@@ -174,7 +175,7 @@ class Runner:
         team = self.execution.team
         rows = data if isinstance(data, Rows) else start if start is not None else selecting
         architecture = candidate.architecture
-        from_rows = architecture.is_shallow and self.plan.start_from_data
+        from_rows = architecture.is_shallow and self.plan.start_from_data and not METHODS[architecture.method].is_line
         if from_rows and isinstance(data, Rows):
             architecture = replace(architecture, rank=min(architecture.rank, distinct_rows(rows)))
         lines: list[Line] = []
