@@ -17,6 +17,7 @@ from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.errors import InputError, check_positive_int
 from deepbasis.faces import Face, Prepared, Updating, adopt
+from deepbasis.fitting import saved
 from deepbasis.fitting.covariance import covariance
 from deepbasis.fitting.diagnosis import Diagnosis, existing
 from deepbasis.fitting.distribution import PredictiveDistribution
@@ -292,7 +293,7 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
     @classmethod
     def load(cls, path: str | PathLike[str], device: str = "auto") -> Self:
         """A regressor that was saved. No code of the file is run."""
-        fitted = Fitted.load(path, devices.present(device))
+        fitted = saved.load(path, devices.present(device))
         if fitted.target.classes:
             raise InputError(f"{path} holds a classifier, not a regressor: load it with DeepBasisClassifier.load")
         return cls(**{one.name: getattr(fitted.spec, one.name) for one in arguments()})._take(fitted)
