@@ -31,6 +31,10 @@ from deepbasis.gp.predictive import Predictive
 Floats = NDArray[np.float64]
 
 
+NO_EXPOSURE = "this score takes none: take evaluate"
+"""What to do where counts cannot be scored."""
+
+
 class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Arguments):  # type: ignore[misc]
     __doc__ = f"""Regression that predicts a distribution for every row: Gaussian processes with deep basis kernels.
 
@@ -241,6 +245,12 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
         """
         check_is_fitted(self)
         return self.fitted_.evaluate(X, y, sample_weight, lower, upper, exposure)
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R^2 of the means: 1 is perfect, and a constant has 0."""
+        check_is_fitted(self)
+        self.fitted_.target.check_exposed(False, NO_EXPOSURE)
+        return float(super().score(X, y, sample_weight))
 
     def log_marginal_likelihood(self) -> float:
         """log p(y) of the rows that the model was fitted to, in the target's units: the mean over the members.

@@ -223,8 +223,7 @@ def evaluate_file(
 ) -> tuple[int, dict[str, float]]:
     """The number of rows of one file, and the scores of their predictions; the model may know the names of its target
     and of its exposure."""
-    exposure = fitted.target.exposure if exposure is None else exposure
-    fitted.exposure_columns(exposure)
+    exposure = fitted.scored_exposure(exposure)
     targets = fitted.target_columns(target)
     columns = [column for column in (*targets, lower, upper, exposure) if column is not None]
     beside = [] if fitted.preprocessor.input_columns else columns  # of an array: all columns but these

@@ -110,6 +110,12 @@ class Fitted:
             raise InputError("exposure is for counts: fit with likelihood='poisson' or 'negative-binomial'")
         return [] if given is None else [given]
 
+    def scored_exposure(self, given: str | None) -> str | None:
+        """The column of what counts to be scored were counted over: the one that is named, or that of the fit."""
+        found = self.target.exposure if given is None else given
+        self.target.check_exposed(bool(self.exposure_columns(found)))
+        return found
+
     # ---- predictions -------------------------------------------------------------------------------------------
 
     @cached_property
@@ -173,6 +179,7 @@ class Fitted:
         upper: Any = None,
         exposure: Any = None,
     ) -> dict[str, float]:
+        self.target.check_exposed(exposure is not None)
         target = self.target.check(y)
         bounds = check_bounds(target, lower, upper)
         found = self.predict(X)
