@@ -35,8 +35,10 @@ from deepbasis.tables.targets import check_precision, group_names
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+CROSS_PARTS = 5
+"""Of the rows, for a cross-conformal promise: that many more fits."""
+
 _CPU = torch.device("cpu")
-_PARTS = 5  # of the rows, for a cross-conformal promise: that many more fits
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,13 @@ class TableData:
         rows = len(given.weighted())
         if spec.calibrate != CROSS:
             return cls._of(spec, given, validation, set_apart(rows) if spec.calibrate == CONFORMAL else None)
-        if not 2 * _PARTS <= rows <= _PARTS * MOST_APART:
+        fewest, most = 2 * CROSS_PARTS, CROSS_PARTS * MOST_APART
+        if not fewest <= rows <= most:
             raise InputError(
-                f"calibrate='cross-conformal' is for {2 * _PARTS} to {_PARTS * MOST_APART:,} rows, got {rows:,}: take "
-                "'conformal'"
+                f"calibrate='cross-conformal' is for {fewest} to {most:,} rows, got {rows:,}: take 'conformal'"
             )
         found = cls._of(spec, given, validation)
-        without = tuple(cls._of(spec, given, validation, out) for out in parts(rows, _PARTS))
+        without = tuple(cls._of(spec, given, validation, out) for out in parts(rows, CROSS_PARTS))
         for one in without:
             _check_read_alike(one.preprocessor, found.preprocessor)
         return replace(found, without=without)
