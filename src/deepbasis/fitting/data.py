@@ -109,6 +109,7 @@ class TableData:
     ) -> TableData:
         """`out` are rows of positive weight to set apart."""
         table, scale = given.weighted(), scaling(spec)
+        every_column = table.columns
         numbers = None if table is given or given.weight is None else np.flatnonzero(given.weight > 0)
         away = None
         if out is not None:
@@ -117,6 +118,7 @@ class TableData:
         meant = recognise(table.names, table.columns, spec.columns, table.decimal)
         table = replace(table, columns=meant.columns)
         how: Any = {"scaling": scale, "rules": meant.rules, "spikes": given.labels is not None}
+        how["within"] = table.columns if out is None else meant.read(every_column)
         preprocessor = Preprocessor.fit(table.names, table.columns, table.weight, **how)
         notes = (*meant.notes, *constants(table.columns, [one.width > 0 for one in preprocessor.encodings]))
         x = preprocessor.encoded(table.columns)
@@ -124,7 +126,7 @@ class TableData:
         known = table  # the rows that some member is fitted to
         if len(masks) == 1 and masks[0].any():
             known = table.rows(~masks[0])
-            preprocessor = Preprocessor.fit(table.names, known.columns, known.weight, within=table.columns, **how)
+            preprocessor = Preprocessor.fit(table.names, known.columns, known.weight, **how)
             x = preprocessor.encoded(table.columns)
         inside = np.arange(len(table)) if known is table else np.flatnonzero(~masks[0])
         rows = None if validation is None else validation(preprocessor)
