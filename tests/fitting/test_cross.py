@@ -93,6 +93,17 @@ def test_a_saved_model_keeps_its_promise(path: Path) -> None:
     assert again.fitted_.fingerprint == model.fitted_.fingerprint
 
 
+@pytest.mark.parametrize("target", ["log", "warp", "count", "ordinal"])
+def test_so_does_one_of_a_target_that_is_no_plain_number(target: str, path: Path) -> None:
+    """Though one row is far from the others, and one part has it."""
+    X, y = easy(60)
+    counts = np.where(np.arange(60) == 7, 40.0 if target == "count" else 6.0, np.floor(np.clip(2.0 + y, 1.0, 5.0)))
+    model = cross(target=target, epochs=12).fit(X, counts if target in ("count", "ordinal") else np.exp(4.0 * counts))
+    model.save(path)
+    again = DeepBasisRegressor.load(path)
+    np.testing.assert_array_equal(again.predict_interval(X, guarantee=True), model.predict_interval(X, guarantee=True))
+
+
 def test_a_file_whose_fits_do_not_belong_together_is_refused(model: DeepBasisRegressor, path: Path) -> None:
     model.save(path)
     tensors, metadata = load(path, KIND)
@@ -107,6 +118,13 @@ def test_a_file_whose_fits_do_not_belong_together_is_refused(model: DeepBasisReg
             ]
         },
         "no promise": {"folds": [{**one, "conformal": None} for one in metadata["folds"]]},
+        **{
+            f"a target of {found}": {"folds": [{**one, "target": found} for one in metadata["folds"]]}
+            for found in (
+                {**metadata["target"], "mean": 1e6},  # scales away
+                {"mean": 0.0, "scale": 1.0, "warp": {"kind": "rate", "base": 1.0, "exposure": None, "exposed": False}},
+            )
+        },
     }
     for changes in wrong.values():
         save(path, KIND, tensors, {**metadata, **changes})

@@ -18,18 +18,21 @@ from deepbasis.fitting import distance as far
 from deepbasis.fitting.apart import Apart
 from deepbasis.fitting.diagnosis import Diagnosis
 from deepbasis.fitting.fitted import KIND, Fitted, is_finite
+from deepbasis.fitting.kinds import COUNT, IDENTITY, LOG, ORDINAL, WARP
 from deepbasis.fitting.novelty import Novelty
 from deepbasis.fitting.plan import Architecture, Plan
-from deepbasis.fitting.spec import Spec
+from deepbasis.fitting.spec import COUNTS, Spec
 from deepbasis.gp import learning
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.conformal import Conformal
+from deepbasis.gp.counts import RATE
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.outputs import OutputsCalibration
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.scaler import TargetScaler
 
 _MOST_FOLDS = 64
+_FAR = 1e5  # scales: where the rows that a fit is without have nearly all of the weight, it may be far from the others
 
 
 def load(path: str | PathLike[str], device: torch.device) -> Fitted:
@@ -54,17 +57,22 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
     others = ("novelty", "conformal", "apart", "distance")
     novelty, promise, apart, beyond = (grouped.pop(f"{part}/0", None) for part in others)
     preprocessor = Preprocessor.from_state(metadata["preprocessing"])
-    folds = _folds(grouped, metadata["folds"], preprocessor, device)
+    target = TargetScaler.from_state(metadata["target"])
+    folds = _folds(grouped, metadata["folds"], preprocessor, target, device)
     members = check_positive_int("members", metadata["members"])
     everyone = range(min(members, len(grouped)))
     parts = ("member", "history", *(["learned"] if "learned/0" in grouped else []))
     if len(grouped) != len(parts) * members or grouped.keys() != {f"{part}/{k}" for part in parts for k in everyone}:
         raise ValueError(f"it says that it has {members} members, and has others")
-    target = TargetScaler.from_state(metadata["target"])
     if target.classes != architecture.classes:
         raise ValueError(f"its target has {target.classes} classes, its members {architecture.classes}")
     if len(target.outputs) != architecture.outputs:
         raise ValueError(f"its target has {len(target.outputs)} outputs, its members {architecture.outputs}")
+    if (target.name == RATE) != (architecture.likelihood in COUNTS):
+        raise ValueError(f"its target is {target.name!r}, and its likelihood {architecture.likelihood!r}")
+    likely = tuple(check_number("log_likelihoods", one) for one in metadata["log_likelihoods"])
+    if likely and (len(likely) != members or not plan.candidates[chosen].settings.exact):
+        raise ValueError(f"it has {len(likely)} marginal likelihoods, of {members} members or of no exact training")
     calibration = (OutputsCalibration if target.outputs else Calibration).from_state(metadata["calibration"])
     models = tuple(_member_model(architecture, preprocessor.width, grouped[f"member/{k}"]) for k in everyone)
     conformal = Conformal.restored(promise, metadata["conformal"])
@@ -94,14 +102,18 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
             if len(parts) > 2
         ),
         distance=far.Distance.restored(beyond, metadata, preprocessor.width, _member_model),
-        log_likelihoods=tuple(check_number("log_likelihoods", one) for one in metadata["log_likelihoods"]),
+        log_likelihoods=likely,
         target_name=_read_name(metadata["target_name"]),
         versions=_read_texts(metadata["versions"]),
     )
 
 
 def _folds(
-    grouped: dict[str, dict[str, Tensor]], described: Any, whole: Preprocessor, device: torch.device
+    grouped: dict[str, dict[str, Tensor]],
+    described: Any,
+    whole: Preprocessor,
+    target: TargetScaler,
+    device: torch.device,
 ) -> tuple[Fitted, ...]:
     """The fits without a part of the rows each; their tensors are taken out."""
     if type(described) is not list or len(described) > _MOST_FOLDS:
@@ -111,7 +123,18 @@ def _folds(
     found = tuple(_restored(grouped.pop(f"fold/{k}"), one, device) for k, one in enumerate(described))
     if any(one.conformal is None or not one.preprocessor.reads_as(whole) for one in found) or len(found) == 1:
         raise ValueError("its fits without some rows promise nothing, or read other columns")
+    if not all(_are_alike(one.target, target) for one in found):
+        raise ValueError("its fits without some rows are of another target")
     return found
+
+
+def _are_alike(one: TargetScaler, other: TargetScaler) -> bool:
+    """Whether two targets may be of most of the same rows: numbers, and in sight of each other on their scales."""
+    if not {one.name, other.name} <= {IDENTITY, LOG, WARP, COUNT, ORDINAL}:
+        return False
+    ends = torch.tensor([-_FAR, _FAR], dtype=torch.float64)
+    lowest, highest = zip(*(target.inverse(ends).tolist() for target in (one, other)), strict=True)
+    return max(lowest) <= min(highest)
 
 
 def _member_model(architecture: Architecture, columns: int, state: dict[str, Tensor]) -> DeepBasisGP:
