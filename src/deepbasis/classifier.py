@@ -18,6 +18,7 @@ from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.errors import InputError, check_choice
 from deepbasis.faces import Face, Prepared, adopt
+from deepbasis.fitting import saved
 from deepbasis.fitting.files import class_columns, predict_files, prepare_files
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.kinds import ANYTHING, CLASSES, one_of
@@ -181,7 +182,7 @@ class DeepBasisClassifier(ClassifierMixin, Face, BaseEstimator, Arguments):  # t
     @classmethod
     def load(cls, path: str | PathLike[str], device: str = "auto") -> Self:
         """A classifier that was saved. No code of the file is run."""
-        fitted = Fitted.load(path, devices.present(device))
+        fitted = saved.load(path, devices.present(device))
         if not fitted.target.classes:
             raise InputError(f"{path} holds a regressor, not a classifier: load it with DeepBasisRegressor.load")
         given = {one.name: getattr(fitted.spec, one.name) for one in arguments()}

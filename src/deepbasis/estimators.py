@@ -17,6 +17,7 @@ from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.errors import InputError, check_positive_int
 from deepbasis.faces import Face, Prepared, Updating, adopt
+from deepbasis.fitting import saved
 from deepbasis.fitting.covariance import covariance
 from deepbasis.fitting.diagnosis import Diagnosis, existing
 from deepbasis.fitting.distribution import PredictiveDistribution
@@ -28,6 +29,10 @@ from deepbasis.fitting.spec import Arguments, RunOptions, Spec, arguments, param
 from deepbasis.gp.predictive import Predictive
 
 Floats = NDArray[np.float64]
+
+
+NO_EXPOSURE = "this score takes none: take evaluate"
+"""What to do where counts cannot be scored."""
 
 
 class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Arguments):  # type: ignore[misc]
@@ -47,7 +52,7 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
         What "auto" was resolved to. `trend_` may be "half": every second member.
     rank_, inner_ : int
         Number of basis functions, and width inside a block. A shallow kernel has no more basis functions than there are
-        distinct rows; a linear kernel adds one for each column.
+        distinct rows; a linear kernel adds one for each column, and alone it has these and a constant.
     jitter_ : float
         Jitter of the kernel matrix of inducing points, relative to its diagonal.
     history_ : tuple of dict
@@ -241,6 +246,12 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
         check_is_fitted(self)
         return self.fitted_.evaluate(X, y, sample_weight, lower, upper, exposure)
 
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R^2 of the means: 1 is perfect, and a constant has 0."""
+        check_is_fitted(self)
+        self.fitted_.target.check_exposed(False, NO_EXPOSURE)
+        return float(super().score(X, y, sample_weight))
+
     def log_marginal_likelihood(self) -> float:
         """log p(y) of the rows that the model was fitted to, in the target's units: the mean over the members.
 
@@ -292,7 +303,7 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
     @classmethod
     def load(cls, path: str | PathLike[str], device: str = "auto") -> Self:
         """A regressor that was saved. No code of the file is run."""
-        fitted = Fitted.load(path, devices.present(device))
+        fitted = saved.load(path, devices.present(device))
         if fitted.target.classes:
             raise InputError(f"{path} holds a classifier, not a regressor: load it with DeepBasisClassifier.load")
         return cls(**{one.name: getattr(fitted.spec, one.name) for one in arguments()})._take(fitted)

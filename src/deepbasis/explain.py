@@ -26,6 +26,7 @@ from deepbasis.tables.encoders import Encoding
 from deepbasis.tables.predictions import input_names, open_inputs
 from deepbasis.tables.roles import Roles, read_known
 from deepbasis.tables.source import Source
+from deepbasis.tables.targets import check_exposure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,6 +37,7 @@ ROWS, REPEATS = 1_000, 5
 """Rows of a sample, and shuffles of each column, unless others are asked for."""
 OF_NUMBERS, OF_CLASSES = ("mean", "std", "CRPS"), ("probabilities", "entropy", "log loss")
 """What an importance is about."""
+_NOTHING_COUNTED = "exposure is for counts to be scored, and no target is given: leave it out"
 _EFFECT_ROWS, _POINTS, _CATEGORIES, _DRAWS, _ACROSS = 200, 21, 8, 50, 3
 
 
@@ -62,28 +64,52 @@ class Sample:
         return Sample(columns, y, self.rows_of_table, self.step * step, exposure)
 
     @classmethod
-    def of(cls, fitted: Fitted, X: Any, y: ArrayLike | None = None, rows: int = ROWS) -> Sample:
-        """At most so many rows of a table in memory, evenly spaced."""
+    def of(
+        cls,
+        fitted: Fitted,
+        X: Any,
+        y: ArrayLike | None = None,
+        rows: int = ROWS,
+        exposure: ArrayLike | None = None,
+    ) -> Sample:
+        """At most so many rows of a table in memory, evenly spaced. `exposure` is what counts were counted over."""
         _check_one_target(fitted)
+        if y is not None:
+            fitted.target.check_exposed(exposure is not None)
+        elif exposure is not None:
+            raise InputError(_NOTHING_COUNTED)
         columns = fitted.preprocessor.read(X)
         count = len(columns[0].values)
         target = None if y is None else fitted.target.check(y)
         if target is not None and len(target) != count:
             raise InputError(f"X has {count} rows but y has {len(target)}: they must agree")
-        return cls(columns, target, count).some(rows)
+        exposed = None if exposure is None else check_exposure(exposure, count)
+        return cls(columns, target, count, exposure=exposed).some(rows)
 
     @classmethod
     def of_file(
-        cls, fitted: Fitted, data: Any, target: str | None = None, rows: int = ROWS, needs_target: bool = False
+        cls,
+        fitted: Fitted,
+        data: Any,
+        target: str | None = None,
+        rows: int = ROWS,
+        needs_target: bool = False,
+        exposure: str | None = None,
     ) -> Sample:
-        """The same of a file; the targets are there if the column of the fit, or the one that is named, is."""
+        """The same of a file; the targets are there if the column of the fit, or the one that is named, is.
+
+        Counts have the `exposure` that is named, or that of the fit.
+        """
         _check_one_target(fitted)
         if needs_target or target is not None:
             target = fitted.target_column(target)
         elif fitted.target_name in Source.open(data).names:
             target = fitted.target_name
-        exposure = None if target is None else fitted.target.exposure  # what targets were counted over
-        known = [] if target is None else [target, *([] if exposure is None else [exposure])]
+        if target is not None:
+            exposure = fitted.scored_exposure(exposure)
+        elif exposure is not None:
+            raise InputError(_NOTHING_COUNTED)
+        known = [] if target is None else [target, *fitted.exposure_columns(exposure)]
         beside = [] if fitted.preprocessor.input_columns else known
         source = open_inputs(data, fitted.preprocessor, beside)
         source.check_rows()

@@ -26,25 +26,27 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 from deepbasis.errors import InputError
+from deepbasis.estimators import NO_EXPOSURE
 from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.fitting.fitted import Fitted
 from deepbasis.tables.targets import check_targets, check_weight
 
 
 def nll(estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """The mean log density of the targets: minus the NLL, in nats."""
-    return _mean(predict_dist(estimator, X).log_prob(check_targets(y)), sample_weight)
+    return _mean(_predicted(estimator, X).log_prob(check_targets(y)), sample_weight)
 
 
 def crps(estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Minus the mean CRPS, in the target's units."""
-    return -_mean(predict_dist(estimator, X).crps(check_targets(y)), sample_weight)
+    return -_mean(_predicted(estimator, X).crps(check_targets(y)), sample_weight)
 
 
 def interval_score(
     estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, *, coverage: float = 0.95
 ) -> float:
     """Minus the mean of width + 2 / (1 - coverage) * distance of the target from the interval, if it lies outside."""
-    lower, upper = predict_dist(estimator, X).interval(coverage)
+    lower, upper = _predicted(estimator, X).interval(coverage)
     target = check_targets(y)
     outside = np.maximum(lower - target, 0.0) + np.maximum(target - upper, 0.0)
     return -_mean(upper - lower + 2.0 / (1.0 - coverage) * outside, sample_weight)
@@ -52,14 +54,30 @@ def interval_score(
 
 def predict_dist(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
     """The distribution of every row, also through a pipeline or a search, which have no `predict_dist` themselves."""
+    regressor, table = _last_step(estimator, X)
+    found: PredictiveDistribution = regressor.predict_dist(table)
+    return found
+
+
+def _last_step(estimator: BaseEstimator, X: Any) -> tuple[Any, Any]:
+    """What predicts a distribution, and the table as it comes to it."""
     estimator = getattr(estimator, "best_estimator_", estimator)
     if isinstance(estimator, Pipeline):
-        return predict_dist(estimator[-1], estimator[:-1].transform(X) if len(estimator) > 1 else X)
+        return _last_step(estimator[-1], estimator[:-1].transform(X) if len(estimator) > 1 else X)
     if not hasattr(estimator, "predict_dist"):
         raise InputError(
             f"{type(estimator).__name__} predicts no distribution: give a DeepBasisRegressor, or a pipeline with one"
         )
-    found: PredictiveDistribution = estimator.predict_dist(X)
+    return estimator, X
+
+
+def _predicted(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
+    """The same, to be scored."""
+    regressor, table = _last_step(estimator, X)
+    fitted = getattr(regressor, "fitted_", None)
+    if isinstance(fitted, Fitted):
+        fitted.target.check_exposed(False, NO_EXPOSURE)
+    found: PredictiveDistribution = regressor.predict_dist(table)
     return found
 
 

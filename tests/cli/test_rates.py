@@ -38,6 +38,27 @@ def test_fit_predict_evaluate(tables: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert scores == pytest.approx({"rows": 120, **loaded.evaluate(X, table["claims"], exposure=years)}, rel=1e-9)
 
 
+def test_a_report_and_an_explanation_of_counts_without_a_known_exposure(
+    tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model was fitted to an array of exposures: which column they are in has to be said."""
+    monkeypatch.chdir(tables)
+    table = pd.read_csv("train.csv")
+    model = DeepBasisRegressor(likelihood="poisson", members=1, epochs=3, rank=4, width=8, random_state=0)
+    model.fit(table[["a", "b"]], table["claims"], exposure=table["years"].to_numpy()).save("unnamed")
+    commands = (["report", "unnamed", "train.csv", "--out", "r.html"], ["explain", "unnamed", "train.csv", "--json"])
+    for command in (*commands, ["evaluate", "unnamed", "train.csv"]):
+        assert_one_line(run(*command), ["--exposure is missing: the counts of the fit had one"])
+    mae = model.evaluate(table[["a", "b"]], table["claims"], exposure=table["years"])["mae"]
+    good(*commands[0], "--exposure", "years")
+    assert f"{mae:.4g}" in Path("r.html").read_text(encoding="utf-8")
+    good(*commands[1], "--exposure", "years", "--repeats", "1")
+    table.drop(columns="claims").to_csv("new.csv", index=False)
+    good("explain", "unnamed", "new.csv", "--repeats", "1")
+    targetless = run("explain", "unnamed", "new.csv", "--exposure", "years")
+    assert_one_line(targetless, ["--exposure is for counts to be scored, and no target is given"])
+
+
 def test_bad_input(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tables)
     assert_one_line(run(*FIT), ["--exposure is for a likelihood of counts"])

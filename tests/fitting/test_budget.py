@@ -1,9 +1,24 @@
 """Memory: sizes as people write them, and what is made of a limit."""
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from deepbasis.errors import InputError
-from deepbasis.fitting.budget import Budget, Machine, fits_in_memory, parse_memory, resident_bytes, words
+from deepbasis.fitting.budget import (
+    Budget,
+    Machine,
+    column_kinds,
+    fits_in_memory,
+    parse_memory,
+    resident_bytes,
+    words,
+)
+from deepbasis.fitting.data import CROSS_PARTS, TableData
+from deepbasis.fitting.spec import Spec
+from deepbasis.tables.labels import Labels
+from deepbasis.tables.source import Source
+from deepbasis.tables.table import Table
 
 MIB = 2**20
 
@@ -101,6 +116,49 @@ def test_text_counts_by_its_length_and_by_the_columns_that_it_may_become():
     short, long = (resident_bytes(1000, size, ["categorical"]) for size in (16, 20_000))
     assert long - short > 1000 * 19_000
     assert short > 2 * resident_bytes(1000, 16, ["numeric"])
+
+
+def held(data: TableData) -> int:
+    """Bytes of the rows as numbers, those set apart too."""
+    tables = [data, *data.without]
+    x = [one.encoded.x for one in tables] + [one.apart.x for one in tables if one.apart is not None]
+    return sum(one.numel() * one.element_size() for one in x)
+
+
+def test_a_cross_conformal_fit_holds_its_rows_once_more_for_each_part():
+    X = np.random.default_rng(0).normal(size=(500, 20))
+    plain, cross = (
+        held(TableData.of(Spec(calibrate=how), Table.read(X, X[:, 0]))) for how in ("auto", "cross-conformal")
+    )
+    needs = [resident_bytes(500, 160, ["numeric"] * 20, more) for more in (0, CROSS_PARTS)]
+    assert cross - plain == needs[1] - needs[0] > 0
+
+
+def spiky(rows: int = 5_000) -> pd.DataFrame:
+    """One column that is mostly 0, one that is sometimes, one that never is, and classes."""
+    rng = np.random.default_rng(0)
+    wages, gaps = (np.where(rng.random(rows) < share, 0.0, rng.integers(1, 60, rows)) for share in (0.7, 0.3))
+    return pd.DataFrame({"wages": wages, "gaps": gaps, "size": rng.normal(size=rows), "who": rng.integers(0, 2, rows)})
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_number_that_is_mostly_one_value_may_become_many(tmp_path, ending):
+    """As many as it does in a classifier; that it is so is seen in a few rows of the table."""
+    table, path = spiky(), tmp_path / f"t{ending}"
+    table.to_csv(path, index=False) if ending == ".csv" else table.to_parquet(path, index=False, row_group_size=500)
+    source, names = Source.open(path), ["wages", "gaps", "size"]
+    labels, y, _ = Labels.read(table["who"])
+    encoded = TableData.of(Spec(), Table.read(table[names], y, labels=labels)).preprocessor.encodings
+    assert [one.width for one in encoded] == [33, 1, 1]
+
+    def numbers(classes: bool) -> list[int]:
+        """Of a row, beside what is held of any."""
+        kinds = column_kinds(source, names, classes)
+        return [resident_bytes(1, 0, [kind]) - resident_bytes(1, 0, ["numeric"]) for kind in kinds]
+
+    assert numbers(classes=False) == [0, 0, 0]
+    assert numbers(classes=True)[0] >= 3 * 8 * 32  # copies of as many numbers more
+    assert numbers(classes=True)[1:] == [0, 0]
 
 
 def test_a_machine_says_what_it_has():

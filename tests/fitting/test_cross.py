@@ -17,7 +17,7 @@ from deepbasis.fitting.train import Execution
 from deepbasis.gp.conformal import Conformal
 from deepbasis.gp.cross import CrossConformal
 from deepbasis.storage import load, save
-from deepbasis.tables.table import parts
+from deepbasis.tables.table import parts, set_apart
 from support.regressors import close, easy, mixed, small
 from support.runs import Watch, ctrl_c, fit
 
@@ -93,6 +93,17 @@ def test_a_saved_model_keeps_its_promise(path: Path) -> None:
     assert again.fitted_.fingerprint == model.fitted_.fingerprint
 
 
+@pytest.mark.parametrize("target", ["log", "warp", "count", "ordinal"])
+def test_so_does_one_of_a_target_that_is_no_plain_number(target: str, path: Path) -> None:
+    """Though one row is far from the others, and one part has it."""
+    X, y = easy(60)
+    counts = np.where(np.arange(60) == 7, 40.0 if target == "count" else 6.0, np.floor(np.clip(2.0 + y, 1.0, 5.0)))
+    model = cross(target=target, epochs=12).fit(X, counts if target in ("count", "ordinal") else np.exp(4.0 * counts))
+    model.save(path)
+    again = DeepBasisRegressor.load(path)
+    np.testing.assert_array_equal(again.predict_interval(X, guarantee=True), model.predict_interval(X, guarantee=True))
+
+
 def test_a_file_whose_fits_do_not_belong_together_is_refused(model: DeepBasisRegressor, path: Path) -> None:
     model.save(path)
     tensors, metadata = load(path, KIND)
@@ -107,6 +118,13 @@ def test_a_file_whose_fits_do_not_belong_together_is_refused(model: DeepBasisReg
             ]
         },
         "no promise": {"folds": [{**one, "conformal": None} for one in metadata["folds"]]},
+        **{
+            f"a target of {found}": {"folds": [{**one, "target": found} for one in metadata["folds"]]}
+            for found in (
+                {**metadata["target"], "mean": 1e6},  # scales away
+                {"mean": 0.0, "scale": 1.0, "warp": {"kind": "rate", "base": 1.0, "exposure": None, "exposed": False}},
+            )
+        },
     }
     for changes in wrong.values():
         save(path, KIND, tensors, {**metadata, **changes})
@@ -143,7 +161,7 @@ def test_what_it_is_not_for_is_refused(tmp_path: Path, model: DeepBasisRegressor
         cross().fit(X, np.stack([y, y], 1))
     with pytest.raises(InputError, match="cross-conformal promise cannot take in more rows"):
         model.update(X, y)
-    with pytest.raises(InputError, match="from 199 rows on: 100 were"):
+    with pytest.raises(InputError, match="from 199 rows on, and the promise of this fit rests on 100; ask for less"):
         model.predict_interval(X, 0.995, guarantee=True)
     pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=r"t\.csv' is streamed: take 'conformal'"):
@@ -158,6 +176,23 @@ def test_a_column_that_other_rows_would_read_otherwise_is_named() -> None:
     table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(when=dates)
     with pytest.raises(InputError, match="column 'when' would be read in another way without some of the rows"):
         cross().fit(table, y)
+
+
+@pytest.mark.parametrize("calibrate", ["conformal", "cross-conformal"])
+@pytest.mark.parametrize("changes", [{}, {"members": 2, "epochs": 9, "validation_fraction": "auto"}], ids=str)
+def test_a_column_whose_few_values_lie_in_the_rows_apart_says_nothing_there(
+    calibrate: str, changes: dict[str, Any]
+) -> None:
+    """As in rows that are held out: only a column without values in the whole table is refused."""
+    X, y = easy(100)
+    apart = np.flatnonzero(set_apart(100))[0]
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(number=np.nan, text=pd.Series([None] * 100, dtype=object))
+    table.loc[apart, ["number", "text"]] = [1.0, "seen"]
+    model = cross(calibrate=calibrate, **changes).fit(table, y)
+    assert np.isfinite(model.predict_interval(table, 0.8, guarantee=True)).all()
+    weight = np.where(np.arange(100) == apart, 0.0, 1.0)
+    with pytest.raises(InputError, match=r"column 'number' has no values at all \(in rows of positive weight\)"):
+        cross(calibrate=calibrate).fit(table, y, sample_weight=weight)
 
 
 def test_rows_of_weight_0_count_for_nothing() -> None:
@@ -184,5 +219,5 @@ def test_an_interrupt_leaves_the_model_without_a_promise() -> None:
     assert found.interrupted
     assert len([text for text in found.warnings if "interrupted" in text]) == 1
     assert found.folds == ()
-    with pytest.raises(InputError, match="cross-conformal"):
+    with pytest.raises(InputError, match="this one was interrupted before they had ended: fit again"):
         promise_of(found)

@@ -140,31 +140,58 @@ def test_all_rows_held_out_calibrate_and_score(members: int) -> None:
     assert model.validation_["nll"] == pytest.approx(nll, rel=1e-6)
 
 
+def dense(model: DeepBasisRegressor, known: Table, new: Floats) -> tuple[Floats, Floats]:
+    """Mean and variance of the GP that was chosen, at new rows, given others."""
+    gp, scale = model.fitted_.models[0].double(), model.fitted_.target.scale
+    weight = torch.ones(len(known.y)) if known.weight is None else torch.from_numpy(known.weight)
+    with torch.no_grad():
+        old, there = (gp.features(torch.from_numpy(model.fitted_.preprocessor.transform(x))) for x in (known.X, new))
+        Sigma = old.phi @ old.phi.mT + torch.diag(gp.noise() / weight)
+        k = there.phi @ old.phi.mT
+        target = torch.from_numpy(model.fitted_.target.transform(known.y)) - gp.mean
+        mean = gp.mean + k @ torch.linalg.solve(Sigma, target)
+        var = there.prior_var - (k @ torch.linalg.inv(Sigma) * k).sum(-1) + there.correction + gp.noise()
+    return mean.numpy() * scale + model.fitted_.target.mean, var.numpy() * scale**2
+
+
+def told(model: DeepBasisRegressor, splits: list[tuple[Table, Table]]) -> float:
+    """The mean NLL of rows, each given those of the other side."""
+    losses, weights = [], []
+    for inside, outside in splits:
+        mean, var = dense(model, inside, outside.X)
+        losses.append(0.5 * ((outside.y - mean) ** 2 / var + np.log(2.0 * np.pi * var)))
+        weights.append(np.ones(len(outside.y)) if outside.weight is None else outside.weight)
+    return float(np.average(np.concatenate(losses), weights=np.concatenate(weights)))
+
+
 def test_a_kernel_is_scored_on_rows_that_its_posterior_has_not_seen() -> None:
     """Against the dense GP given the other rows; and in the end given all."""
     X, y = easy(252)
     model = small(method="auto", recipe=FEW_STEPS, learning_rate=1e-9).fit(X, y)
     assert model.method_.startswith("sv-rbf")
     assert not model.plan_.candidates[1].trained_apart
-    gp, scale = model.fitted_.models[0].double(), model.fitted_.target.scale
-
-    def dense(known: Table, new: Floats) -> tuple[Floats, Floats]:
-        with torch.no_grad():
-            old, there = (
-                gp.features(torch.from_numpy(model.fitted_.preprocessor.transform(x))) for x in (known.X, new)
-            )
-            Sigma = old.phi @ old.phi.mT + gp.noise() * torch.eye(len(known.y), dtype=torch.float64)
-            k = there.phi @ old.phi.mT
-            target = torch.from_numpy(model.fitted_.target.transform(known.y)) - gp.mean
-            mean = gp.mean + k @ torch.linalg.solve(Sigma, target)
-            var = there.prior_var - (k @ torch.linalg.inv(Sigma) * k).sum(-1) + there.correction + gp.noise()
-        return mean.numpy() * scale + model.fitted_.target.mean, var.numpy() * scale**2
-
-    told = [(dense(inside, outside.X), outside.y) for inside, outside in Table(X, y).folds(4)]
-    nll = [0.5 * ((z - mean) ** 2 / var + np.log(2.0 * np.pi * var)) for (mean, var), z in told]
-    assert model.validation_["nll"] == pytest.approx(np.concatenate(nll).mean(), rel=1e-5)
-    mean, var = dense(Table(X, y), X[:9] + 0.1)
+    assert model.validation_["nll"] == pytest.approx(told(model, Table(X, y).folds(4)), rel=1e-5)
+    mean, var = dense(model, Table(X, y), X[:9] + 0.1)
     np.testing.assert_allclose(model.predict(X[:9] + 0.1, return_std=True), (mean, np.sqrt(var)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["each row once", "copies", "a row that most is about"])
+def test_a_line_is_scored_on_rows_whose_copies_it_has_not_seen_either(how: str) -> None:
+    """Each row given all others, if all rows differ and each is held out; otherwise those that it is not held out with.
+
+    A row of more than half of the weight is not held out, but the others are predicted given it too.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 20))
+    y = X[:, 0] + 0.5 * rng.normal(size=40)
+    weight = np.where(np.arange(40) == 7, 60.0, 1.0) if how == "a row that most is about" else None
+    if how == "copies":
+        X, y = np.repeat(X, 3, axis=0), np.repeat(y, 3)
+    model = small(method="auto", recipe=only("linear"), learning_rate=1e-9).fit(X, y, sample_weight=weight)
+    assert model.method_ == "linear"
+    table, n = Table(X, y, weight), np.arange(len(y))
+    splits = [(table.rows(n != k), table.rows(n == k)) for k in n] if how == "each row once" else table.folds(4)
+    assert model.validation_["nll"] == pytest.approx(told(model, splits), rel=1e-5)
 
 
 @pytest.mark.parametrize("method", ["dbk-silu", "sv-rbf"])

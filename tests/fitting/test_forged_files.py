@@ -185,6 +185,34 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
         )
     },
     **{f"scale={value!r}": put("preprocessing", "columns", 0, "scale", value=value) for value in (0.0, "1", [1.0])},
+    "a target of another kind": put(
+        "target",
+        value={"mean": 0.0, "scale": 1.0, "warp": {"kind": "rate", "base": 1.0, "exposure": None, "exposed": False}},
+    ),
+    **{
+        f"log_likelihoods={value!r}"[:40]: put("log_likelihoods", value=value)
+        for value in ([1.0], [1.0, 1.0], [1.0] * 100, None, 3, ["x"])  # of members that were not trained exactly
+    },
+    **{
+        f"setting {name}={value!r}": put("plan", "candidates", 0, "settings", name, value=value)
+        for name, value in [("fused", "no"), ("fused", 1), ("compile", None), ("cuda_graph", "yes"), ("epochs", "5")]
+    },
+    **{
+        f"candidate {name}={value!r}": put("plan", "candidates", 0, name, value=value)
+        for name in ("calibrate", "on_all_rows", "trained_apart", "one_by_one")
+        for value in (7, None, "no")
+    },
+    **{
+        f"plan {name}={value!r}": put("plan", name, value=value)
+        for name, value in [
+            *(("start_from_data", given) for given in (1, "yes")),
+            *(("member_threads", given) for given in (0, None)),
+            *(("race_steps", given) for given in ("x", 0.5)),
+            *(("epoch_rows", given) for given in (None, 1.5, True)),
+            *(("device", given) for given in (3, None)),
+        ]
+    },
+    **{f"held out {value!r}": put("plan", "hold_out", "parts", value=value) for value in ("2", None, True)},
     **{f"validation={value!r}": put("validation", value=value) for value in (None, 3, ["mae"], {"mae": "x"})},
 }
 

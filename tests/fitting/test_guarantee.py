@@ -71,7 +71,7 @@ def test_each_group_has_its_own_intervals() -> None:
     wide = np.diff(grouped.predict_interval(new, 0.8, guarantee=True, groups=[0] * 20), axis=0)
     narrow = np.diff(grouped.predict_interval(new, 0.8, guarantee=True, groups=["9"] * 20), axis=0)
     assert wide.mean() > 2 * narrow.mean()
-    with pytest.raises(InputError, match="is of the group '11'"):
+    with pytest.raises(InputError, match="rests on no row of the group '11'"):
         grouped.predict_interval(new, 0.8, guarantee=True, groups=[11] * 20)
 
 
@@ -81,7 +81,7 @@ def test_what_was_not_asked_for_in_the_fit_is_refused(model: DeepBasisRegressor)
         small(members=1, epochs=1).fit(X, y).predict_interval(X, guarantee=True)
     with pytest.raises(InputError, match="fitted without groups"):
         model.predict_interval(X, guarantee=True, groups=[1] * 60)
-    with pytest.raises(InputError, match="from 99 rows on: 15 were set apart"):
+    with pytest.raises(InputError, match="from 99 rows on, and the promise of this fit rests on 15;"):
         conformal().fit(X, y).predict_interval(X, 0.99, guarantee=True)
     with pytest.raises(InputError, match="'auto', 'conformal' or 'cross-conformal'"):
         small(calibrate="perhaps").fit(X, y)

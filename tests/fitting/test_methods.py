@@ -28,6 +28,21 @@ def test_every_method_predicts_a_distribution_no_narrower_than_its_noise(method:
     assert len(model.fitted_.models) == 2
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_rank_that_is_told_is_that_of_the_members(method: str) -> None:
+    """It is nobody's to choose where the basis functions are the columns and a constant, or a network's last layer.
+
+    A kernel has no more inducing points than there are rows to fit, and beside RBF each column adds a linear function.
+    """
+    X, y = easy(20)
+    model = small(method=method, rank=64, epochs=1).fit(X, y)
+    assert model.rank_ == {"linear": 4, "dnn": 8, "sv-rbf": 18, "sv-rbf-linear": 18}.get(method, 64)
+    beside = 3 if method == "sv-rbf-linear" else 0
+    assert {one.posterior.rank for one in model.fitted_.models} == {model.rank_ + beside}
+    (planned,) = model.plan_.candidates
+    assert planned.architecture.rank == (64 if method.startswith("sv-rbf") else model.rank_)
+
+
 @pytest.mark.parametrize("method", ["dbk-silu", "dnn"])
 def test_it_learns(method: str) -> None:
     X, y = easy(300)

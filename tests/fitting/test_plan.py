@@ -288,7 +288,15 @@ def test_a_small_table_has_kernels_beside_the_networks():
     assert methods(2_000) == ["dbk-silu", "sv-rbf", "sv-rbf-linear", "linear"]
     assert methods(2_001) == ["dbk-silu", "dbk-silu", "linear"]  # a race, and a line
     assert methods(20_001) == methods(2_001, columns=129) == ["dbk-silu", "dbk-silu"]
-    assert methods(500, columns=129) == ["dbk-silu", "sv-rbf", "linear"]  # beside RBF a line is much work
+
+
+def test_a_line_through_many_columns_is_not_tried():
+    """It has a basis function for each of them, whatever rank is asked for, and an exact step costs their cube."""
+    for changes in ({}, {"rank": 8}):
+        assert "linear" in methods(40, columns=128, spec=changes)
+        assert methods(40, columns=129, spec=changes) == ["dbk-silu", "sv-rbf"]
+    assert methods(40, columns=8, spec={"rank": 8}) == ["dbk-silu", "sv-rbf", "sv-rbf-linear", "linear"]
+    assert methods(40, columns=9, spec={"rank": 8}) == ["dbk-silu", "sv-rbf", "linear"]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from deepbasis import DeepBasisRegressor, InputError
+from deepbasis import DeepBasisRegressor, InputError, scoring, storage
+from deepbasis.errors import FileFormatError
 from deepbasis.explain import Sample
 from deepbasis.fitting.files import evaluate_file
+from deepbasis.fitting.fitted import KIND
 from support.regressors import Floats, easy, small
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
@@ -66,6 +68,18 @@ def test_it_comes_back_from_a_file(model, tmp_path):
     again = DeepBasisRegressor.load(tmp_path / "m")
     np.testing.assert_array_equal(again.predict_dist(X).pmf, model.predict_dist(X).pmf)
     assert again.plan_ == model.plan_
+
+
+@pytest.mark.parametrize(
+    "changes", [{"exposed": 1}, {"exposed": None}, {"exposed": False, "exposure": "years"}, {"exposure": 3}], ids=str
+)
+def test_a_file_that_says_nothing_clear_of_an_exposure_is_refused(model, tmp_path, changes):
+    model.save(tmp_path / "m")
+    tensors, metadata = storage.load(tmp_path / "m", KIND)
+    metadata["target"]["warp"].update(changes)
+    storage.save(tmp_path / "m", KIND, tensors, metadata)
+    with pytest.raises(FileFormatError):
+        DeepBasisRegressor.load(tmp_path / "m")
 
 
 OTHERS = ({"method": "vbll"}, {"method": "pp-dkl"}, {"trend": "linear"}, {"members": 1})
@@ -178,6 +192,35 @@ def test_a_model_of_an_array_has_exposures_in_files(table_file, tmp_path):
     np.testing.assert_allclose(pd.read_parquet(path)["mean"], years * model.predict(X), rtol=1e-9)
     _, scores = evaluate_file(model.fitted_, table_file, "visits", exposure="years")
     assert scores["nll"] == pytest.approx(model.evaluate(X, y, exposure=years)["nll"], rel=1e-9)
+
+
+def test_counts_over_exposures_are_not_scored_over_1(table_file, tmp_path):
+    """Whether or not the exposure of the fit had a name, and after a file."""
+    X, y, years = visits(150)
+    small(likelihood="poisson").fit(X, y, exposure=years).save(tmp_path / "m")
+    model = DeepBasisRegressor.load(tmp_path / "m")
+    named = small(likelihood="poisson").fit(X, y, exposure=pd.Series(years, name="years"))
+    fitted = model.fitted_
+    for call in (
+        *(lambda score=score: score(X, y) for one in (model, named) for score in (one.evaluate, one.score)),
+        lambda: scoring.crps(model, X, y),
+        lambda: evaluate_file(fitted, table_file, "visits"),
+        lambda: Sample.of_file(fitted, table_file, "visits"),
+        lambda: Sample.of(fitted, X, y),
+    ):
+        with pytest.raises(InputError, match="exposure is missing: the counts of the fit had one"):
+            call()
+    expected = years * model.predict(X)
+    for sample in (
+        Sample.of(fitted, X, y, exposure=years),
+        Sample.of_file(fitted, table_file, "visits", exposure="years"),
+        Sample.of_file(named.fitted_, table_file, "visits"),
+    ):
+        np.testing.assert_allclose(sample.predict(fitted).mean, expected, rtol=1e-9)
+    rates = Sample.of(fitted, X)  # without targets, of an exposure of 1
+    np.testing.assert_allclose(rates.predict(fitted).mean, model.predict(X), rtol=1e-9)
+    with pytest.raises(InputError, match="exposure is for counts to be scored, and no target is given"):
+        Sample.of(fitted, X, exposure=years)
 
 
 def test_rows_to_validate_on_have_an_exposure_in_files(table_file, tmp_path):

@@ -154,7 +154,7 @@ def test_a_group_has_its_own_intervals() -> None:
     )
     torch.testing.assert_close((lower[:1], upper[:1]), calm.interval([one[:1] for one in predicted], 0.9))
     assert cross.promise(0.9, "calm") == calm.promise(0.9)
-    with pytest.raises(InputError, match="is of the group 'z'"):
+    with pytest.raises(InputError, match="rests on no row of the group 'z'"):
         cross.interval(predicted, 0.9, ["z"] * 4)
     with pytest.raises(InputError, match="fitted without groups"):
         calm.interval(predicted, 0.9, ["calm"] * 4)
@@ -196,7 +196,7 @@ def test_models_that_contradict_each_other_still_give_an_interval() -> None:
 
 def test_what_cannot_be_promised_is_refused() -> None:
     cross, predicted = made_up(0)
-    with pytest.raises(InputError, match=r"from 99 rows on: 40 were set apart"):
+    with pytest.raises(InputError, match=r"from 99 rows on, and the promise of this fit rests on 40;"):
         cross.interval(predicted, 0.99)
     with pytest.raises(InputError, match="two parts"):
         CrossConformal(cross.parts[:1])

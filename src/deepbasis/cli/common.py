@@ -29,9 +29,9 @@ def load_model(path: str) -> Fitted:
     if not place.exists():
         raise InputError(f"MODEL '{path}' does not exist: check the path; 'deepbasis fit' makes one")
     from deepbasis.engine import device as devices
-    from deepbasis.fitting.fitted import Fitted
+    from deepbasis.fitting import saved
 
-    return Fitted.load(path, devices.present("auto"))
+    return saved.load(path, devices.present("auto"))
 
 
 def check_model_path(out: str | None, inputs: Sequence[str | None]) -> None:

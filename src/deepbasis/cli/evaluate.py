@@ -16,6 +16,7 @@ from deepbasis.cli.options import (
     Decimal,
     Encoding,
     Json,
+    KnownExposure,
     KnownTarget,
     Model,
     Separator,
@@ -30,9 +31,7 @@ def evaluate(
     target: KnownTarget = None,
     lower: Annotated[str | None, option("COLUMN", "Lower bounds of a censored target.", ROLES)] = None,
     upper: Annotated[str | None, option("COLUMN", "Upper bounds of it.", ROLES)] = None,
-    exposure: Annotated[
-        str | None, option("COLUMN", "What counts were counted over; by default the column of the fit.", ROLES)
-    ] = None,
+    exposure: KnownExposure = None,
     separator: Separator = "",
     decimal: Decimal = "",
     encoding: Encoding = "",

@@ -18,6 +18,7 @@ from deepbasis.cli.options import (
     Decimal,
     Encoding,
     Json,
+    KnownExposure,
     KnownTarget,
     Model,
     Separator,
@@ -37,6 +38,7 @@ def explain(
     model: Model,
     table: Annotated[str, typer.Argument(metavar="TABLE", help=f"Rows to explain: {TABLE}", show_default=False)],
     target: KnownTarget = None,
+    exposure: KnownExposure = None,
     out: Annotated[str | None, option("FILE", "Where to write the importances: .csv or .parquet.", OUTPUT)] = None,
     plot: Annotated[str | None, option("FILE", "Where to draw importances and effects: .png.", OUTPUT)] = None,
     top: Annotated[
@@ -73,7 +75,8 @@ def explain(
         fitted = load_model(model)
         from deepbasis import explain as explaining
 
-        sample = explaining.Sample.of_file(fitted, table_at(table, separator, decimal, encoding), target, rows)
+        read = table_at(table, separator, decimal, encoding)
+        sample = explaining.Sample.of_file(fitted, read, target, rows, exposure=exposure)
         found = explaining.importance(fitted, sample, repeats=repeats, random_state=seed)
         words = explaining.OF_CLASSES if fitted.target.classes else explaining.OF_NUMBERS
         drawn = (as_json or plot) and not fitted.target.classes

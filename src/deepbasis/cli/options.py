@@ -64,6 +64,9 @@ KnownTarget = Annotated[
         rich_help_panel=ROLES,
     ),
 ]
+KnownExposure = Annotated[
+    str | None, option("COLUMN", "What counts were counted over; by default the column of the fit.", ROLES)
+]
 Separator = Annotated[
     str,
     option("CHARACTER", "Between the fields of a CSV: , ; | or tab; by default found out.", TEXT, show_default=False),

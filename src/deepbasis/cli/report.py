@@ -15,6 +15,7 @@ from deepbasis.cli.options import (
     Debug,
     Decimal,
     Encoding,
+    KnownExposure,
     KnownTarget,
     Model,
     Separator,
@@ -29,6 +30,7 @@ def report(
     table: Annotated[str, typer.Argument(metavar="TABLE", help=f"Rows with targets: {TABLE}", show_default=False)],
     out: Annotated[str, option("FILE", "Where to write the page: .html.", OUTPUT)],
     target: KnownTarget = None,
+    exposure: KnownExposure = None,
     rows: Annotated[int, option("INTEGER", "Rows of TABLE to use at most, evenly spaced.", OUTPUT, min=2)] = 20_000,
     separator: Separator = "",
     decimal: Decimal = "",
@@ -51,7 +53,8 @@ def report(
         from deepbasis.explain import Sample
         from deepbasis.report.page import report as page
 
-        sample = Sample.of_file(fitted, table_at(table, separator, decimal, encoding), target, rows, needs_target=True)
+        read = table_at(table, separator, decimal, encoding)
+        sample = Sample.of_file(fitted, read, target, rows, needs_target=True, exposure=exposure)
         text = page(fitted, sample, model=Path(model).name, table=Path(table).name)
     with writing(out) as file:
         file.write(text.encode())

@@ -16,13 +16,16 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from deepbasis.errors import InputError
+from deepbasis.tables.columns import Array
 
 if TYPE_CHECKING:
     from deepbasis.fitting.plan import Candidate, Plan
@@ -36,7 +39,14 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": GIB, "t": 2**40}
 _COLUMN_COPIES = 3  # of a table in memory: as read, joined and split
 _ENCODED_COPIES = 3  # of its rows as numbers: before and after some are held out, and as tensors
 _ROW_BYTES = 512  # whatever its columns: labels, orders, and the scores of rows that are held out
-_OUTPUTS = {"categorical": 33, "datetime": 7}  # that a column is encoded as, at most; one where nothing is said
+_SPIKY = "spiky"  # numbers of which single ones may have an indicator
+_OUTPUTS = {
+    "categorical": 33,
+    "datetime": 7,
+    _SPIKY: 34,
+}  # that a column is encoded as, at most; one where nothing is said
+_LOOK_UNITS, _LOOK_ROWS = 8, 1_000  # where a table is looked at before it is read
+_SPIKY_SHARE = 0.4  # of one value, in these rows; in all rows it would be half
 _PROCESS = 512 * 2**20  # this process when it has imported everything, about
 _MOST_UNASKED = 8 * GIB  # without a limit
 _BLOCK_ROWS = (256, 65_536)  # fewer are slow, more are no faster
@@ -79,10 +89,33 @@ class Machine:
         return cls(available_on_host(), _resident())
 
 
-def resident_bytes(rows: int, row_bytes: int, kinds: Iterable[str]) -> int:
-    """What a table of columns of these kinds takes while it is fitted in memory, about and at most."""
+def resident_bytes(rows: int, row_bytes: int, kinds: Iterable[str], more_fits: int = 0) -> int:
+    """What a table of columns of these kinds takes while it is fitted in memory, about and at most.
+
+    Each of `more_fits`, to some of the rows, has an encoding of its own, of all of them.
+    """
     outputs = [_OUTPUTS.get(kind, 1) for kind in kinds]
-    return rows * (_ROW_BYTES + row_bytes + 8 * (_COLUMN_COPIES * len(outputs) + _ENCODED_COPIES * sum(outputs)))
+    encoded = (_ENCODED_COPIES + more_fits) * sum(outputs)
+    return rows * (_ROW_BYTES + row_bytes + 8 * (_COLUMN_COPIES * len(outputs) + encoded))
+
+
+def column_kinds(source: Source, names: Sequence[str], classes: bool) -> list[str]:
+    """The kinds of these columns. With `classes` a number that is mostly one value has a kind of its own: it may become
+    many columns. Whether it is so is seen in the first rows of some units."""
+    numbers = [name for name in names if classes and source.kinds[name] == "numeric"]
+    seen: dict[str, list[Array]] = {name: [] for name in numbers}
+    for unit in range(0, len(source.units), -(-len(source.units) // _LOOK_UNITS) or 1) if numbers else ():
+        block = next(source.blocks(unit, numbers, _LOOK_ROWS))
+        with block.located():
+            for name in numbers:
+                column = block.column(name)
+                seen[name].append(column.values[~column.missing])
+    spiky = {name for name, parts in seen.items() if parts and _is_mostly_one(np.concatenate(parts))}
+    return [_SPIKY if name in spiky else source.kinds[name] for name in names]
+
+
+def _is_mostly_one(values: Array) -> bool:
+    return len(values) > 0 and float(np.unique(values, return_counts=True)[1].max()) >= _SPIKY_SHARE * len(values)
 
 
 def fits_in_memory(need: int, memory: int | None, machine: Machine | None = None) -> bool:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from deepbasis.engine.batches import Rows
 from deepbasis.errors import InputError, warn_of_table
 from deepbasis.fitting.apart import MOST_APART, Apart
-from deepbasis.fitting.decide import hold_out, needs_line, scaling
+from deepbasis.fitting.candidate import needs_line
+from deepbasis.fitting.decide import hold_out, scaling
 from deepbasis.fitting.held_out import Fold, limit_copies
 from deepbasis.fitting.kinds import CONFORMAL, CROSS
 from deepbasis.fitting.novelty import Novelty
@@ -34,8 +35,10 @@ from deepbasis.tables.targets import check_precision, group_names
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+CROSS_PARTS = 5
+"""Of the rows, for a cross-conformal promise: that many more fits."""
+
 _CPU = torch.device("cpu")
-_PARTS = 5  # of the rows, for a cross-conformal promise: that many more fits
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,13 @@ class TableData:
         rows = len(given.weighted())
         if spec.calibrate != CROSS:
             return cls._of(spec, given, validation, set_apart(rows) if spec.calibrate == CONFORMAL else None)
-        if not 2 * _PARTS <= rows <= _PARTS * MOST_APART:
+        fewest, most = 2 * CROSS_PARTS, CROSS_PARTS * MOST_APART
+        if not fewest <= rows <= most:
             raise InputError(
-                f"calibrate='cross-conformal' is for {2 * _PARTS} to {_PARTS * MOST_APART:,} rows, got {rows:,}: take "
-                "'conformal'"
+                f"calibrate='cross-conformal' is for {fewest} to {most:,} rows, got {rows:,}: take 'conformal'"
             )
         found = cls._of(spec, given, validation)
-        without = tuple(cls._of(spec, given, validation, out) for out in parts(rows, _PARTS))
+        without = tuple(cls._of(spec, given, validation, out) for out in parts(rows, CROSS_PARTS))
         for one in without:
             _check_read_alike(one.preprocessor, found.preprocessor)
         return replace(found, without=without)
@@ -106,6 +109,7 @@ class TableData:
     ) -> TableData:
         """`out` are rows of positive weight to set apart."""
         table, scale = given.weighted(), scaling(spec)
+        every_column = table.columns
         numbers = None if table is given or given.weight is None else np.flatnonzero(given.weight > 0)
         away = None
         if out is not None:
@@ -114,6 +118,7 @@ class TableData:
         meant = recognise(table.names, table.columns, spec.columns, table.decimal)
         table = replace(table, columns=meant.columns)
         how: Any = {"scaling": scale, "rules": meant.rules, "spikes": given.labels is not None}
+        how["within"] = table.columns if out is None else meant.read(every_column)
         preprocessor = Preprocessor.fit(table.names, table.columns, table.weight, **how)
         notes = (*meant.notes, *constants(table.columns, [one.width > 0 for one in preprocessor.encodings]))
         x = preprocessor.encoded(table.columns)
@@ -121,7 +126,7 @@ class TableData:
         known = table  # the rows that some member is fitted to
         if len(masks) == 1 and masks[0].any():
             known = table.rows(~masks[0])
-            preprocessor = Preprocessor.fit(table.names, known.columns, known.weight, within=table.columns, **how)
+            preprocessor = Preprocessor.fit(table.names, known.columns, known.weight, **how)
             x = preprocessor.encoded(table.columns)
         inside = np.arange(len(table)) if known is table else np.flatnonzero(~masks[0])
         rows = None if validation is None else validation(preprocessor)
@@ -202,6 +207,12 @@ class TableData:
             inside, outside = self._inside(k).to(_CPU, dtype), outside.to(_CPU, dtype)
             folds.append(Fold(inside, outside, limit_copies(outside, plan.copies_limit), k))
         return folds
+
+    def holds_each_out_alone(self, held_out: Rows) -> bool:
+        """Whether these rows, those of all folds, are all rows, each once and none a copy of another: only then is
+        what is predicted given all other rows predicted by none that is the same."""
+        different = int(row_labels(self.encoded.x.numpy()).max()) + 1
+        return len(self.held_out) > 1 and len(held_out) == different == len(self.encoded)
 
     def by_turns(self, folds: Sequence[Fold], members: int) -> tuple[Rows, Rows]:
         """All rows, twice, for members that hold out these folds in turn: with their weights in each member's training,

@@ -18,13 +18,14 @@ from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.errors import InputError, warn_of_table
 from deepbasis.fitting.budget import (
     Budget,
+    column_kinds,
     fits_in_memory,
     parse_memory,
     resident_bytes,
     room_for_members,
     words,
 )
-from deepbasis.fitting.data import TableData
+from deepbasis.fitting.data import CROSS_PARTS, TableData
 from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.distribution import PredictiveDistribution, scores
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
@@ -107,8 +108,9 @@ def prepare_files(
         as_text = [*roles.features, *([roles.target] if roles.labels is not None and roles.labels.are_text else [])]
         text = [name for name in source.text_columns() if name in as_text]
         aside = Source.open(validation, roles.for_validation().columns, text=text)
-    kinds = [source.kinds[name] for name in roles.features]
-    need = resident_bytes(source.rows, source.row_bytes, kinds) + source.open_bytes
+    kinds = column_kinds(source, roles.features, classes=roles.labels is not None)
+    more_fits = CROSS_PARTS if spec.calibrate == CROSS else 0
+    need = resident_bytes(source.rows, source.row_bytes, kinds, more_fits) + source.open_bytes
     streamed = options.stream
     if streamed is None:  # workers may have different amounts of memory, and must do the same
         streamed = team.agree(not fits_in_memory(need, limit))
@@ -223,8 +225,7 @@ def evaluate_file(
 ) -> tuple[int, dict[str, float]]:
     """The number of rows of one file, and the scores of their predictions; the model may know the names of its target
     and of its exposure."""
-    exposure = fitted.target.exposure if exposure is None else exposure
-    fitted.exposure_columns(exposure)
+    exposure = fitted.scored_exposure(exposure)
     targets = fitted.target_columns(target)
     columns = [column for column in (*targets, lower, upper, exposure) if column is not None]
     beside = [] if fitted.preprocessor.input_columns else columns  # of an array: all columns but these

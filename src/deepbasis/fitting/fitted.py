@@ -1,11 +1,11 @@
-"""`Fitted`: the result of a fit. It is frozen; it predicts, evaluates, saves and loads."""
+"""`Fitted`: the result of a fit. It is frozen; it predicts, evaluates and saves; `saved` reads its file."""
 
 from __future__ import annotations
 
 import math
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from deepbasis import __version__, storage
-from deepbasis.engine.checks import read_history
 from deepbasis.engine.members import Ensemble
-from deepbasis.errors import FileFormatError, InputError, NumericalError, check_number, check_positive_int
+from deepbasis.errors import InputError, NumericalError, check_positive_int
 from deepbasis.fitting import distance as far
 from deepbasis.fitting.apart import Apart
 from deepbasis.fitting.diagnosis import Diagnosis
@@ -27,10 +26,10 @@ from deepbasis.fitting.kinds import WARP
 from deepbasis.fitting.novelty import Novelty, Watch
 from deepbasis.fitting.outputs import distribution_of, output_noises
 from deepbasis.fitting.plan import Architecture, Plan
-from deepbasis.fitting.saved import is_finite, member_model, read_name, read_texts
 from deepbasis.fitting.spec import Spec
 from deepbasis.gp import learning
 from deepbasis.gp.calibration import Calibration
+from deepbasis.gp.classes import Classes
 from deepbasis.gp.conformal import Conformal
 from deepbasis.gp.counts import RATE
 from deepbasis.gp.discrete import Discrete
@@ -38,14 +37,13 @@ from deepbasis.gp.exact import Statistics
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.outputs import Outputs, OutputsCalibration
-from deepbasis.gp.predictive import Predictive
+from deepbasis.gp.predictive import GaussianMixture, Predictive
 from deepbasis.gp.warped import Warped
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.scaler import Several, TargetScaler
 from deepbasis.tables.targets import check_bounds, check_weight
 
 KIND = "model"
-MOST_FOLDS = 64
 
 ROWS_AT_A_TIME = 65_536
 
@@ -112,6 +110,12 @@ class Fitted:
             raise InputError("exposure is for counts: fit with likelihood='poisson' or 'negative-binomial'")
         return [] if given is None else [given]
 
+    def scored_exposure(self, given: str | None) -> str | None:
+        """The column of what counts to be scored were counted over: the one that is named, or that of the fit."""
+        found = self.target.exposure if given is None else given
+        self.target.check_exposed(bool(self.exposure_columns(found)))
+        return found
+
     # ---- predictions -------------------------------------------------------------------------------------------
 
     @cached_property
@@ -175,6 +179,7 @@ class Fitted:
         upper: Any = None,
         exposure: Any = None,
     ) -> dict[str, float]:
+        self.target.check_exposed(exposure is not None)
         target = self.target.check(y)
         bounds = check_bounds(target, lower, upper)
         found = self.predict(X)
@@ -259,84 +264,8 @@ class Fitted:
             "log_likelihoods": self.log_likelihoods,
         }
 
-    @classmethod
-    def load(cls, path: str | PathLike[str], device: torch.device) -> Fitted:
-        """What `save` wrote. No code of the file is run."""
-        tensors, metadata = storage.load(path, KIND)
-        try:
-            return _restored(tensors, metadata, device)
-        except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            raise FileFormatError(f"{path} does not hold a model that this release understands: {error}") from error
 
-
-def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torch.device) -> Fitted:
-    """Everything is checked before memory of its size is allocated."""
-    spec, plan = Spec(**metadata["spec"]), Plan.from_json(metadata["plan"])
-    architecture, chosen = Architecture(**metadata["architecture"]), metadata["chosen"]
-    if type(chosen) is not int or not 0 <= chosen < len(plan.candidates):
-        raise ValueError(f"it has {len(plan.candidates)} candidates, and says that {chosen!r} was chosen")
-    planned = plan.candidates[chosen].architecture
-    if replace(architecture, rank=planned.rank) != planned or not 0 < architecture.rank <= planned.rank:
-        raise ValueError("its architecture is not the one that was planned")
-    grouped = storage.grouped(tensors)
-    others = ("novelty", "conformal", "apart", "distance")
-    novelty, promise, apart, beyond = (grouped.pop(f"{part}/0", None) for part in others)
-    preprocessor = Preprocessor.from_state(metadata["preprocessing"])
-    folds = _folds(grouped, metadata["folds"], preprocessor, device)
-    members = check_positive_int("members", metadata["members"])
-    everyone = range(min(members, len(grouped)))
-    parts = ("member", "history", *(["learned"] if "learned/0" in grouped else []))
-    if len(grouped) != len(parts) * members or grouped.keys() != {f"{part}/{k}" for part in parts for k in everyone}:
-        raise ValueError(f"it says that it has {members} members, and has others")
-    target = TargetScaler.from_state(metadata["target"])
-    if target.classes != architecture.classes:
-        raise ValueError(f"its target has {target.classes} classes, its members {architecture.classes}")
-    if len(target.outputs) != architecture.outputs:
-        raise ValueError(f"its target has {len(target.outputs)} outputs, its members {architecture.outputs}")
-    calibration = (OutputsCalibration if target.outputs else Calibration).from_state(metadata["calibration"])
-    models = tuple(member_model(architecture, preprocessor.width, grouped[f"member/{k}"]) for k in everyone)
-    conformal = Conformal.restored(promise, metadata["conformal"])
-    return Fitted(
-        spec=spec,
-        plan=plan,
-        chosen=chosen,
-        architecture=architecture,
-        preprocessor=preprocessor,
-        target=target,
-        models=models,
-        calibration=calibration,
-        novelty=Novelty.from_tensors(novelty or {}, preprocessor.width),
-        alpha=check_number("alpha", metadata["alpha"], at_least=0.0),
-        beta=check_number("beta", metadata["beta"], at_least=0.0),
-        history=tuple(read_history(grouped[f"history/{k}"]) for k in everyone),
-        validation={str(k): check_number(k, v) for k, v in metadata["validation"].items()},
-        rows=check_positive_int("rows", metadata["rows"]),
-        device=device,
-        diagnosis=Diagnosis.from_state(metadata["diagnosis"]),
-        conformal=conformal,
-        apart=Apart.restored(apart, preprocessor.width, conformal),
-        folds=folds,
-        statistics=tuple(
-            learning.unpacked(grouped[f"learned/{k}"], models[k].posterior.rank, architecture.outputs)
-            for k in everyone
-            if len(parts) > 2
-        ),
-        distance=far.Distance.restored(beyond, metadata, preprocessor.width, member_model),
-        log_likelihoods=tuple(check_number("log_likelihoods", one) for one in metadata["log_likelihoods"]),
-        target_name=read_name(metadata["target_name"]),
-        versions=read_texts(metadata["versions"]),
-    )
-
-
-def _folds(
-    grouped: dict[str, dict[str, Tensor]], described: Any, whole: Preprocessor, device: torch.device
-) -> tuple[Fitted, ...]:
-    """The fits without a part of the rows each; their tensors are taken out."""
-    if type(described) is not list or len(described) > MOST_FOLDS:
-        raise ValueError("its fits without some rows are no list, or too many")
-    if any(one["folds"] for one in described):
-        raise ValueError("its fits without some rows have others")
-    found = tuple(_restored(grouped.pop(f"fold/{k}"), one, device) for k, one in enumerate(described))
-    if any(one.conformal is None or not one.preprocessor.reads_as(whole) for one in found) or len(found) == 1:
-        raise ValueError("its fits without some rows promise nothing, or read other columns")
-    return found
+def is_finite(predicted: Predictive) -> bool:
+    if isinstance(predicted, GaussianMixture | Classes):
+        return all(bool(numbers.isfinite().all()) for numbers in (predicted.means, predicted.variances))
+    return bool((predicted.mean.isfinite() & predicted.variance.isfinite()).all())

@@ -7,7 +7,7 @@ candidates won.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from html import escape
 from typing import Any
@@ -121,8 +121,11 @@ class Candidate:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Candidate:
         weights = tuple((float(alpha), float(beta)) for alpha, beta in record["weights"])
-        parts = {"architecture": Architecture(**record["architecture"]), "settings": Settings(**record["settings"])}
-        return cls(**{**record, **parts, "weights": weights})
+        parts = {
+            "architecture": Architecture(**record["architecture"]),
+            "settings": Settings(**_plain(Settings, record["settings"])),
+        }
+        return cls(**{**_plain(cls, record), **parts, "weights": weights})
 
 
 @dataclass(frozen=True)
@@ -229,13 +232,23 @@ class Plan:
             distance = Widening(several, None if kernel is None else Candidate.from_json(kernel))
         return cls(
             **{
-                **record,
-                "hold_out": HoldOut(**record["hold_out"]),
+                **_plain(cls, record),
+                "hold_out": HoldOut(**_plain(HoldOut, record["hold_out"])),
                 "candidates": tuple(candidates),
                 "warnings": tuple(record["warnings"]),
                 "distance": distance,
             }
         )
+
+
+def _plain(cls: type, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a file says of such a value, once its flags, whole numbers and words are such."""
+    kinds = {"bool": bool, "int": int, "str": str}
+    for one in fields(cls):
+        kind = kinds.get(str(getattr(one.type, "__name__", one.type)))
+        if kind is not None and one.name in record and type(record[one.name]) is not kind:
+            raise ValueError(f"{one.name} of its plan is {record[one.name]!r}")
+    return record
 
 
 def _count(number: int, what: str) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deepbasis.errors import InputError
 from deepbasis.fitting.fitted import Fitted
-from deepbasis.fitting.kinds import SHARE
+from deepbasis.fitting.kinds import CROSS, SHARE
 from deepbasis.gp.conformal import Conformal, Ends
 from deepbasis.gp.cross import CrossConformal
 from deepbasis.gp.predictive import Predictive
@@ -19,6 +19,11 @@ from deepbasis.tables.targets import Floats, group_names
 def promise_of(fitted: Fitted) -> Conformal | CrossConformal:
     if fitted.folds:
         return CrossConformal(tuple(fold.conformal for fold in fitted.folds if fold.conformal is not None))
+    if fitted.conformal is None and fitted.spec.calibrate == CROSS:
+        raise InputError(
+            "guarantee needs all fits of calibrate='cross-conformal', and this one was interrupted before they had "
+            "ended: fit again"
+        )
     if fitted.conformal is None:
         raise InputError(
             "guarantee needs rows that the fit has not seen: fit with calibrate='conformal' or 'cross-conformal'"

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from deepbasis.fitting.plan import Candidate, Plan
 from deepbasis.fitting.race import race
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.streams import StreamData
-from deepbasis.fitting.train import HERE, Execution, Runner, Trained
+from deepbasis.fitting.train import HERE, Execution, Runner, Trained, by_folds, draw_seeds, predict_held_out
 from deepbasis.fitting.update import learned, learned_from_stream, log_likelihoods, promised
 from deepbasis.gp import metrics
 from deepbasis.gp.outputs import Outputs
@@ -205,7 +204,7 @@ def _train_networks(
             found = _within_time(runner, winner, seeds, folds[0].data, folds[0].selecting)
         return found, found.predict(folds[0].held_out.x), folds
     found = _within_time(runner, candidate, seeds, *data.by_turns(folds, len(seeds)))
-    parts = _by_folds(found, folds)
+    parts = by_folds(found, folds)
     return found, predict_held_out(parts), [fold for _, fold in parts]
 
 
@@ -215,12 +214,6 @@ def _within_time(runner: Runner, network: Candidate, seeds: list[int], data: Row
     share = 1.0 if not kernels else 0.9 if kernels == 1 else 0.5
     planned = in_time(runner, network, seeds, data, selecting, share) or network
     return replace(runner.train(planned, seeds, data, selecting, runner.execution.checkpoint), candidate=network)
-
-
-def _by_folds(found: Trained, folds: list[Fold]) -> list[tuple[Trained, Fold]]:
-    """Each fold with the members that hold it out, if there are any."""
-    parts = [(found.of(k, len(folds)), fold) for k, fold in enumerate(folds)]
-    return [(members, fold) for members, fold in parts if members.models]
 
 
 def _try_kernels(
@@ -268,8 +261,9 @@ def _try_kernels(
                     return replace(networks, interrupted=True), predicted
                 if len(parts) < len(folds):
                     continue
-                if kernel.candidate.one_by_one and len(folds) == len(data.held_out) > 1:  # together they are all rows
-                    found = kernel.predict_one_by_one(join_rows([fold.held_out for fold in folds]))
+                held_out = join_rows([fold.held_out for fold in folds])
+                if kernel.candidate.one_by_one and data.holds_each_out_alone(held_out):
+                    found = kernel.predict_one_by_one(held_out)
                 else:
                     found = predict_held_out([(members.given(fold.data), fold) for members, fold in parts])
                 judged.append(kernel.given(everything).calibrated(found, selecting))
@@ -307,14 +301,7 @@ def _without_their_folds(
         return [(kernel, fold) for fold in folds]
     seeds, rows = draw_seeds(seed, 1) * len(folds), data.by_turns(folds, len(folds))
     planned = in_time(runner, kernel.candidate, seeds, *rows)
-    return [] if planned is None else _by_folds(runner.train(planned, seeds, *rows), folds)
-
-
-def predict_held_out(parts: Sequence[tuple[Trained, Fold]]) -> Predictive:
-    """The rows that each fold holds out, predicted by its own members: as many for each row as all folds have."""
-    count = min(len(found.models) for found, _ in parts)
-    first, *others = (replace(found, models=found.models[:count]).predict(fold.held_out.x) for found, fold in parts)
-    return first.followed_by(others)
+    return [] if planned is None else by_folds(runner.train(planned, seeds, *rows), folds)
 
 
 def schwarz_criterion(kernel: Trained, data: Rows) -> float:
@@ -338,11 +325,3 @@ def is_as_good(kernel: Predictive, networks: Predictive, held_out: Rows, fitted_
     ours, theirs = (float(metrics.nll(predicted, held_out.y, held_out.weight)) for predicted in (kernel, networks))
     n = len(held_out) if held_out.weight is None else float(held_out.weight.sum())
     return math.isfinite(ours) and not ours > theirs + fitted_to_them / max(n, 1.0)
-
-
-def draw_seeds(random_state: Any, count: int) -> list[int]:
-    """From None, an integer or a numpy RandomState. None is numpy's global state: `np.random.seed` holds."""
-    if not isinstance(random_state, int):
-        drawn = (np.random if random_state is None else random_state).randint(2**31 - 1, size=count)
-        return [int(seed) for seed in drawn]
-    return [int(seed) for seed in np.random.default_rng(random_state).integers(2**31, size=count)]

@@ -18,7 +18,8 @@ from deepbasis.engine.streams import Stream
 from deepbasis.errors import InputError
 from deepbasis.fitting.apart import MOST_APART, Apart
 from deepbasis.fitting.budget import VALIDATION_COPIES, Budget, Room, Sizes
-from deepbasis.fitting.decide import hold_out, make_plan, needs_line, scaling
+from deepbasis.fitting.candidate import needs_line
+from deepbasis.fitting.decide import hold_out, make_plan, scaling
 from deepbasis.fitting.kinds import CONFORMAL
 from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty
 from deepbasis.fitting.plan import Facts, Plan

@@ -55,7 +55,7 @@ def target_scaler(
     if spec.likelihood in COUNTS:
         if censored:
             raise InputError(f"likelihood {spec.likelihood!r} cannot be trained by bounds: leave lower and upper out")
-        rate = replace(_rate(spec, y, weight, every_y, exposure), exposure=exposure_name)
+        rate = replace(_rate(spec, y, weight, every_y, exposure), exposure=exposure_name, exposed=exposure is not None)
         return TargetScaler(0.0, 1.0, rate), "the log of the rate of a count"
     check_counted(spec, exposure is not None)
     name: Any = RECIPES[spec.recipe].target if isinstance(spec.target, str) and spec.target == AUTO else spec.target

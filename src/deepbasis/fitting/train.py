@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +24,12 @@ from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
 from deepbasis.errors import NumericalError, UnfinishedError
 from deepbasis.fitting.budget import member_bytes
+from deepbasis.fitting.held_out import Fold
 from deepbasis.fitting.plan import Architecture, Candidate, Plan
 from deepbasis.fitting.start import Line, builder, distinct_rows, starting_members, straight_lines
 from deepbasis.gp import exact
 from deepbasis.gp.calibration import Calibration, Widened, calibrate, widen
+from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.outputs import OutputsCalibration, calibrate_outputs
@@ -172,7 +175,7 @@ class Runner:
         team = self.execution.team
         rows = data if isinstance(data, Rows) else start if start is not None else selecting
         architecture = candidate.architecture
-        from_rows = architecture.is_shallow and self.plan.start_from_data
+        from_rows = architecture.is_shallow and self.plan.start_from_data and not METHODS[architecture.method].is_line
         if from_rows and isinstance(data, Rows):
             architecture = replace(architecture, rank=min(architecture.rank, distinct_rows(rows)))
         lines: list[Line] = []
@@ -253,3 +256,24 @@ def _give_residual_variance(found: Trained, rows: Rows) -> None:
         for place, model, mean in zip(found.places, found.models, found.ensemble.means(rows.x), strict=True):
             weight = rows.weight[place] if rows.weight is not None and rows.of_members else rows.weight
             model.set_residual_variance(float(weighted_mean((rows.y - mean).square(), weight)))
+
+
+def by_folds(found: Trained, folds: list[Fold]) -> list[tuple[Trained, Fold]]:
+    """Each fold with the members that hold it out, if there are any."""
+    parts = [(found.of(k, len(folds)), fold) for k, fold in enumerate(folds)]
+    return [(members, fold) for members, fold in parts if members.models]
+
+
+def predict_held_out(parts: Sequence[tuple[Trained, Fold]]) -> Predictive:
+    """The rows that each fold holds out, predicted by its own members: as many for each row as all folds have."""
+    count = min(len(found.models) for found, _ in parts)
+    first, *others = (replace(found, models=found.models[:count]).predict(fold.held_out.x) for found, fold in parts)
+    return first.followed_by(others)
+
+
+def draw_seeds(random_state: Any, count: int) -> list[int]:
+    """From None, an integer or a numpy RandomState. None is numpy's global state: `np.random.seed` holds."""
+    if not isinstance(random_state, int):
+        drawn = (np.random if random_state is None else random_state).randint(2**31 - 1, size=count)
+        return [int(seed) for seed in drawn]
+    return [int(seed) for seed in np.random.default_rng(random_state).integers(2**31, size=count)]

@@ -53,20 +53,23 @@ def central(predicted: Predictive, depth: float) -> Ends:
 
 
 def outside(rows: int, coverage: float, group: str | None = None) -> int:
-    """How many of the ranks of a new row among so many others its interval may leave out: at least 1, or refused."""
+    """How many of the ranks that a new row may have among so many others lie outside of its interval.
+
+    That is floor((rows + 1) (1 - coverage)). Where it is 0 only everything would be held for sure, and that is refused.
+    """
     asked = check_number("coverage", coverage, above=0.0)
     k = math.floor((rows + 1) * (1.0 - asked) + 1e-9)
     if k < 1:
         where = "" if group is None else f" of the group '{group}'"
         raise InputError(
-            f"coverage of {coverage:g} can be guaranteed from {math.ceil(1.0 / (1.0 - asked) - 1e-9) - 1} rows on: "
-            f"{rows}{where} were set apart in the fit; ask for less, or fit to more rows"
+            f"coverage of {coverage:g} can be guaranteed from {math.ceil(1.0 / (1.0 - asked) - 1e-9) - 1} rows on, and "
+            f"the promise of this fit rests on {rows}{where}; ask for less, or fit to more rows"
         )
     return k
 
 
 def unknown_group(name: str) -> InputError:
-    return InputError(f"groups: none of the rows set apart in the fit is of the group '{name}'")
+    return InputError(f"groups: the promise of this fit rests on no row of the group '{name}'")
 
 
 @dataclass(frozen=True)

@@ -151,8 +151,12 @@ class Rate:
     base: float
     exposure: str | None = None
     """The column that says what each count was counted over, where it has a name."""
+    exposed: bool = False
+    """Whether there was such an exposure, with a name or without."""
 
     def __post_init__(self) -> None:
+        if self.exposure is not None and not self.exposed:
+            raise InputError("the exposure of a count has a name, and there is none")
         if not 1.0 / _LARGEST_BASE <= self.base <= _LARGEST_BASE:
             raise InputError(f"the rate of a count must be a number from {1 / _LARGEST_BASE:g} to {_LARGEST_BASE:g}")
 
@@ -172,10 +176,12 @@ class Rate:
 
     @classmethod
     def from_state(cls, record: Mapping[str, Any]) -> "Rate":
-        exposure = record["exposure"]
+        exposure, exposed = record["exposure"], record["exposed"]
         if not isinstance(exposure, str | None):
             raise InputError(f"the exposure of a count must be the name of a column, got {exposure!r}")
-        return cls(float(record["base"]), exposure)
+        if type(exposed) is not bool:
+            raise InputError(f"whether a count has an exposure is true or false, got {exposed!r}")
+        return cls(float(record["base"]), exposure, exposed)
 
 
 @dataclass(frozen=True)

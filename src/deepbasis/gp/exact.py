@@ -271,7 +271,7 @@ def leave_one_out(
         mean_i = y_i - [Sigma^-1 y]_i / [Sigma^-1]_ii,   variance_i = 1 / [Sigma^-1]_ii,
 
     with [Sigma^-1 y]_i = (y_i - phi_i w) / s and [Sigma^-1]_ii = (1 - phi_i Lambda^-1 phi_i) / s. The noise of a row of
-    weight k is s / k there, and s in its prediction. For a model without a correction.
+    weight k is s / k there, and s in its prediction. Copies of a row are others. For a model without a correction.
     """
     _, solution = posterior(model, lambda: [(x, y, weight)])
     phi, s = model.basis(x).double(), model.noise().double()

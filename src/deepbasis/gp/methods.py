@@ -16,6 +16,12 @@ class Method:
     point_weights: bool = False
     """Whether the weights are numbers, without a distribution."""
 
+    @property
+    def is_line(self) -> bool:
+        """Whether the basis functions are the columns themselves and a constant: there are as many, whatever is asked
+        for."""
+        return self.backbone == "identity" and self.expansion == "columns"
+
 
 METHODS: Registry[Method] = Registry(
     "method",

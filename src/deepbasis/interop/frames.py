@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from deepbasis.errors import InputError
+from deepbasis.fitting import saved
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.kinds import SHARE
 from deepbasis.tables.predictions import PredictionColumns
@@ -42,7 +43,7 @@ class FramePredictor:
     def fitted(self) -> Fitted:
         from deepbasis.engine import device as devices
 
-        return Fitted.load(self.model, devices.present("auto"))
+        return saved.load(self.model, devices.present("auto"))
 
     def __call__(self, frame: Any) -> Any:
         wanted = self.fitted.preprocessor.input_columns

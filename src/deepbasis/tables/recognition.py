@@ -65,6 +65,10 @@ class Recognised:
     notes: tuple[str, ...]
     """What was taken for what, a line each."""
 
+    def read(self, columns: Sequence[Column]) -> tuple[Column, ...]:
+        """Columns of other rows, as these are read."""
+        return _by_rules(columns, self.rules)
+
 
 def recognise(
     names: Sequence[str] | None,
@@ -91,7 +95,7 @@ def recognise(
         notes += [note] * bool(note)
     if not given and all(rule is not None and rule.form == NOTHING for rule in rules):
         raise InputError(f"X: {notes[0]}; there is no other column: keep it so, or give more")
-    read = tuple(column if rule is None else rule.column(column) for column, rule in zip(columns, rules, strict=True))
+    read = _by_rules(columns, rules)
     return Recognised(read, tuple(rules), (*notes, *_copies(called, read)))
 
 
@@ -285,6 +289,10 @@ def _row_number(name: str, column: Column) -> str:
 
 
 # ---- all columns -----------------------------------------------------------------------------------------------------
+
+
+def _by_rules(columns: Sequence[Column], rules: Sequence[Rule | None]) -> tuple[Column, ...]:
+    return tuple(column if rule is None else rule.column(column) for column, rule in zip(columns, rules, strict=True))
 
 
 def constants(columns: Sequence[Column], kept: Sequence[bool]) -> list[str]:

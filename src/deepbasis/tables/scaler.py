@@ -101,6 +101,13 @@ class TargetScaler:
         """The name of a count's exposure in the fit."""
         return self.warp.exposure if isinstance(self.warp, Rate) else None
 
+    def check_exposed(self, known: bool, remedy: str = "give it for each row, or name its column") -> None:
+        """Counts are not scored over an exposure of 1 if those of the fit had others."""
+        if not known and isinstance(self.warp, Rate) and self.warp.exposed:
+            raise InputError(
+                f"exposure is missing: the counts of the fit had one, and so have those to score; {remedy}"
+            )
+
     def check(self, y: Any) -> Floats:
         """What a user gives as targets, as numbers."""
         if isinstance(self.warp, Several):
