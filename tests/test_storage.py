@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -369,6 +370,19 @@ def test_what_killed_writers_left_is_swept_up_and_nothing_else(path):
         assert held <= set(os.listdir(path.parent))
     assert path.read_bytes() == b"slow"
     assert sorted(os.listdir(path.parent)) == sorted([*others, path.name])
+
+
+def test_writers_of_one_file_do_not_sweep_up_each_others_work(path):
+    contents = [bytes([k]) * 100 for k in range(8)]
+
+    def write(content: bytes) -> None:
+        for _ in range(100):
+            storage.write_atomically(path, content)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, contents))
+    assert path.read_bytes() in contents
+    assert os.listdir(path.parent) == [path.name]
 
 
 def test_a_full_disk_is_told_with_the_files_name(path, monkeypatch):

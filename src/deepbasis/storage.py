@@ -95,12 +95,9 @@ def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", str(target.parent))
     _sweep_up(target)
-    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+    temporary, opened = _temporary_file(target)
     try:
-        # The system itself applies the umask, which a process can only read by changing it for all of its threads.
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
-        with os.fdopen(handle, "wb") as file:
-            _lock(handle)
+        with opened as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -116,6 +113,19 @@ def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     _sync_directory(target.parent)
+
+
+def _temporary_file(target: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside `target`, locked: nobody sweeps it up."""
+    while True:
+        temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+        # The system itself applies the umask, which a process can only read by changing it for all of its threads.
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+        file = os.fdopen(handle, "wb")
+        locked = _lock(handle)
+        if locked is None or (locked and _is_at(temporary, file)):
+            return temporary, file
+        file.close()  # another writer has taken it for a killed one's before it was locked, and removes it
 
 
 @contextmanager
@@ -159,7 +169,7 @@ def _locked_file(path: str | os.PathLike[str], beside: str) -> BinaryIO | None:
         # else: the one before us has removed the file that we opened
 
 
-def _is_at(path: str, file: BinaryIO) -> bool:
+def _is_at(path: str | Path, file: BinaryIO) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     return False
