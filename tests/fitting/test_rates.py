@@ -8,7 +8,7 @@ import pytest
 
 from deepbasis import DeepBasisRegressor, InputError
 from deepbasis.explain import Sample
-from deepbasis.fitting.files import evaluate_file
+from deepbasis.fitting.known import evaluate_file
 from support.regressors import Floats, easy, small
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
