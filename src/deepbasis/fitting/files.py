@@ -41,6 +41,7 @@ from deepbasis.fitting.train import Execution, deadline
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import OddCells
+from deepbasis.tables.folders import check_not_read_again, part_paths, remove_stale_parts
 from deepbasis.tables.output import write_tables
 from deepbasis.tables.predictions import (
     ClassColumns,
@@ -48,11 +49,8 @@ from deepbasis.tables.predictions import (
     OutputColumns,
     PartFiles,
     PredictionColumns,
-    check_not_read_again,
     input_names,
     open_inputs,
-    part_paths,
-    remove_stale_parts,
     without_formulas,
 )
 from deepbasis.tables.preprocessing import Preprocessor
