@@ -1,6 +1,7 @@
 """The container on disk: what goes in comes out, damage is always noticed, and a writer that fails leaves no trace."""
 
 import errno
+import hashlib
 import json
 import os
 import pickle
@@ -8,9 +9,12 @@ import random
 import stat
 import subprocess
 import sys
+import tracemalloc
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -371,6 +375,19 @@ def test_what_killed_writers_left_is_swept_up_and_nothing_else(path):
     assert sorted(os.listdir(path.parent)) == sorted([*others, path.name])
 
 
+def test_writers_of_one_file_do_not_sweep_up_each_others_work(path):
+    contents = [bytes([k]) * 100 for k in range(8)]
+
+    def write(content: bytes) -> None:
+        for _ in range(100):
+            storage.write_atomically(path, content)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, contents))
+    assert path.read_bytes() in contents
+    assert os.listdir(path.parent) == [path.name]
+
+
 def test_a_full_disk_is_told_with_the_files_name(path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fails(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError, match=path.name) as caught:
@@ -394,6 +411,73 @@ def test_a_file_longer_or_shorter_than_its_header_says_is_refused_before_it_is_r
         with open(path, "rb+") as file:
             file.truncate(other)
         with pytest.raises(FileFormatError, match=f"it is {other} bytes long"):
+            storage.load(path, "model")
+
+
+def with_parts(path: Path, change: Callable[[dict[str, Any], int], int]) -> None:
+    """Change the header of a file, from the bytes of content that it had to those that it then has; more are zeros."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header, content = json.loads(data[8 : 8 + length]), data[8 + length :]
+    size = change(header, len(content))
+    text = with_header(json.dumps(header).encode())
+    path.write_bytes(text + content[:size])
+    os.truncate(path, len(text) + size)
+
+
+def test_a_file_of_any_size_is_refused_by_its_checksum_without_memory_of_its_size(path, written):
+    size = 256 << 20
+
+    def add(header: dict[str, Any], end: int) -> int:
+        header["giant"] = {"dtype": "F32", "shape": [size // 4], "data_offsets": [end, end + size]}
+        return end + size
+
+    with_parts(path, add)
+    tracemalloc.start()
+    with pytest.raises(FileFormatError, match="does not match its checksum"):
+        storage.load(path, "model")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < size / 16
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},  # where another is
+        {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]},
+        {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [0, 10**30], "data_offsets": [0, 0]},
+        {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]},
+        {"dtype": "F32", "shape": {}, "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4.0]},
+        {"dtype": "F32", "shape": None, "data_offsets": [0, 4]},
+        {"dtype": [], "shape": [], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 4]},
+        {"dtype": "F32", "shape": [1]},
+        7,
+    ],
+    ids=str,
+)
+def test_tensors_that_cannot_be_where_the_header_says_are_refused(path, written, part):
+    with_parts(path, lambda header, end: (header.update(giant=part), end)[1])
+    with pytest.raises(FileFormatError, match=path.name):
+        storage.load(path, "model")
+
+
+def test_shapes_and_names_that_no_tensor_has_are_refused_with_the_right_checksum_too(path):
+    storage.save(path, "model", {"w": torch.zeros(0)}, {})
+    envelope = {"format": storage.FORMAT, "kind": "model", "metadata": {}}
+    for shape, name in (([0, 10**30], "w"), ([0], "\ud800")):
+        label = f"{name}|torch.float32|{shape}|".encode("utf-8", "surrogatepass")
+        right = hashlib.sha256(json.dumps(envelope, sort_keys=True).encode() + label).hexdigest()
+        header = {
+            "__metadata__": {"deepbasis": json.dumps({**envelope, "sha256": right})},
+            name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]},
+        }
+        path.write_bytes(with_header(json.dumps(header).encode()))
+        with pytest.raises(FileFormatError, match=path.name):
             storage.load(path, "model")
 
 

@@ -119,12 +119,12 @@ class Sample:
                 columns = fitted.preprocessor.checked(
                     fitted.preprocessor.completed(map(block.column, names), len(block))
                 )
-            pieces.append([column.rows(slice(-block.first_row % step, None, step)) for column in columns])
+            pieces.append([column.sampled(slice(-block.first_row % step, None, step)) for column in columns])
         labels = fitted.target.labels if fitted.target.classes else None
         found = cls(tuple(joined(parts) for parts in zip(*pieces, strict=True)), None, source.rows, step)
         if target is None:
             return found
-        table = read_known(data, Roles([], target, labels=labels, exposure=exposure)).rows(slice(None, None, step))
+        table = read_known(data, Roles([], target, labels=labels, exposure=exposure), step)
         return replace(found, y=table.y, exposure=table.exposure)
 
     def predict(self, fitted: Fitted) -> PredictiveDistribution:

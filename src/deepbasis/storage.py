@@ -10,18 +10,19 @@ import errno
 import glob
 import hashlib
 import json
+import math
 import os
 import secrets
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
@@ -33,6 +34,41 @@ FORMAT = 1
 _KEY = "deepbasis"
 _LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
 _LENGTH_BYTES = 8  # a safetensors file begins with its header's length, little-endian
+_BLOCK_BYTES = 1 << 20
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+}
+"""As safetensors calls them."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Where a tensor is in a file."""
+
+    name: str
+    dtype: torch.dtype
+    shape: list[int]
+    first: int
+    """Its first byte, from the start of the file."""
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def save(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
@@ -48,23 +84,25 @@ def save(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor],
 def load(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `save` wrote: (tensors on the CPU, metadata). Anything else raises `FileFormatError`.
 
-    The header is read first: a file that is not what it should be is refused before its tensors are read.
+    The header is read first, then the checksum is computed block by block: a file that is not what it should be is
+    refused before memory of its size is taken.
     """
     with open(path, "rb") as file:
-        header, envelope = _header(path, file)
+        parts, envelope = _header(path, file)
         if envelope["format"] > FORMAT:
             raise FileFormatError(
                 f"{path} has format {envelope['format']}, this release reads up to {FORMAT}: upgrade deepbasis"
             )
         if envelope["kind"] != kind:
             raise FileFormatError(f"{path} is a deepbasis {envelope['kind']!r} file, expected a {kind!r} file")
-        data = header + file.read()
-    try:
-        tensors = parse_safetensors(data)
-    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, RuntimeError) as error:
-        raise FileFormatError(f"{path} is damaged: {error}") from None
-    if envelope.pop("sha256", None) != digest(tensors, envelope):
-        raise FileFormatError(f"{path} is damaged: its content does not match its checksum; make it again")
+        if envelope.pop("sha256", None) != _digest_of_file(file, parts, envelope):
+            raise FileFormatError(f"{path} is damaged: its content does not match its checksum; make it again")
+        try:
+            tensors = {part.name: _read(file, part) for part in parts}
+        except (EOFError, TypeError, RuntimeError, OverflowError) as error:
+            if "can't allocate memory" in str(error):
+                raise
+            raise FileFormatError(f"{path} is damaged, or was changed while it was read: {error}") from None
     return tensors, envelope["metadata"]
 
 
@@ -95,12 +133,9 @@ def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", str(target.parent))
     _sweep_up(target)
-    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+    temporary, opened = _temporary_file(target)
     try:
-        # The system itself applies the umask, which a process can only read by changing it for all of its threads.
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
-        with os.fdopen(handle, "wb") as file:
-            _lock(handle)
+        with opened as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -116,6 +151,19 @@ def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     _sync_directory(target.parent)
+
+
+def _temporary_file(target: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside `target`, locked: nobody sweeps it up."""
+    while True:
+        temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+        # The system itself applies the umask, which a process can only read by changing it for all of its threads.
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+        file = os.fdopen(handle, "wb")
+        locked = _lock(handle)
+        if locked is None or (locked and _is_at(temporary, file)):
+            return temporary, file
+        file.close()  # another writer has taken it for a killed one's before it was locked, and removes it
 
 
 @contextmanager
@@ -159,7 +207,7 @@ def _locked_file(path: str | os.PathLike[str], beside: str) -> BinaryIO | None:
         # else: the one before us has removed the file that we opened
 
 
-def _is_at(path: str, file: BinaryIO) -> bool:
+def _is_at(path: str | Path, file: BinaryIO) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     return False
@@ -186,8 +234,8 @@ def _sweep_up(target: Path) -> None:
                 left.unlink(missing_ok=True)
 
 
-def _header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[bytes, dict[str, Any]]:
-    """The header as it is, and the JSON that `save` put into it: checked in form, not yet in meaning."""
+def _header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[list[_Part], dict[str, Any]]:
+    """Where its tensors are, and the JSON that `save` put into the header: checked in form, not yet in meaning."""
     size = os.fstat(file.fileno()).st_size
     prefix = file.read(_LENGTH_BYTES)
     length = int.from_bytes(prefix, "little")
@@ -195,23 +243,51 @@ def _header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[bytes, dict[s
         raise FileFormatError(f"{path} is not a deepbasis file, or it is truncated")
     if length > _LONGEST_HEADER:
         raise FileFormatError(f"{path} is not a deepbasis file")
-    text = file.read(length)
     try:
-        header = json.loads(text)
-        envelope = json.loads(header["__metadata__"][_KEY], parse_constant=_refused)
-        end = max((int(one["data_offsets"][1]) for name, one in header.items() if name != "__metadata__"), default=0)
+        header = json.loads(file.read(length))
+        envelope = json.loads(header.pop("__metadata__")[_KEY], parse_constant=_refused)
         well_formed = (
             isinstance(envelope["format"], int)
             and isinstance(envelope["kind"], str)
             and isinstance(envelope["metadata"], dict)
         )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        well_formed, end = False, 0
+        well_formed = False
     if not well_formed:
         raise FileFormatError(f"{path} is not a deepbasis file")
-    if _LENGTH_BYTES + length + end != size:
+    return _parts(path, header, _LENGTH_BYTES + length, size), dict(envelope)
+
+
+def _parts(path: str | os.PathLike[str], described: Mapping[str, Any], start: int, size: int) -> list[_Part]:
+    """The tensors that a header describes: one behind the other, and nothing else in the file."""
+    parts = []
+    try:
+        for name, one in described.items():
+            first, end = one["data_offsets"]
+            part = _Part(name, _DTYPES[one["dtype"]], [*one["shape"]], start + first)
+            name.encode()  # JSON may hold what is no text
+            if not all(type(number) is int and number >= 0 for number in (first, end, *part.shape)):
+                raise ValueError(f"the place or the shape of {name!r} is no whole number")
+            if part.size != end - first:
+                raise ValueError(f"{name!r} has {end - first} bytes, and a shape of {part.size}")
+            parts.append(part)
+    except (ValueError, TypeError, KeyError) as error:
+        raise FileFormatError(f"{path} is damaged: its header is wrong ({error})") from None
+    parts.sort(key=lambda part: (part.first, part.size))
+    ends = [start, *(part.first + part.size for part in parts)]
+    if ends[-1] != size:
         raise FileFormatError(f"{path} is damaged: it is {size} bytes long, but its header describes another size")
-    return prefix + text, dict(envelope)
+    if [part.first for part in parts] != ends[:-1]:
+        raise FileFormatError(f"{path} is damaged: its tensors overlap, or there is something between them")
+    return parts
+
+
+def _read(file: BufferedReader, part: _Part) -> Tensor:
+    raw = torch.empty(part.size, dtype=torch.uint8)
+    file.seek(part.first)
+    if file.readinto(raw.numpy().data) != part.size:
+        raise EOFError("its end is missing")
+    return raw.view(part.dtype).reshape(part.shape)
 
 
 def _refused(constant: str) -> None:
@@ -223,9 +299,24 @@ def digest(tensors: Mapping[str, Tensor], envelope: Mapping[str, Any]) -> str:
     found = hashlib.sha256(json.dumps(envelope, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu()
-        found.update(f"{name}|{tensor.dtype}|{list(tensor.shape)}|".encode())
+        found.update(_label(name, tensor.dtype, list(tensor.shape)))
         found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
+
+
+def _digest_of_file(file: BinaryIO, parts: Sequence[_Part], envelope: Mapping[str, Any]) -> str:
+    """The same of tensors in a file, none of which is held in memory."""
+    found = hashlib.sha256(json.dumps(envelope, sort_keys=True).encode())
+    for part in sorted(parts, key=lambda part: part.name):
+        found.update(_label(part.name, part.dtype, part.shape))
+        file.seek(part.first)
+        for left in range(part.size, 0, -_BLOCK_BYTES):
+            found.update(file.read(min(left, _BLOCK_BYTES)))
+    return found.hexdigest()
+
+
+def _label(name: str, dtype: torch.dtype, shape: list[int]) -> bytes:
+    return f"{name}|{dtype}|{shape}|".encode()
 
 
 def _sync_directory(directory: Path) -> None:

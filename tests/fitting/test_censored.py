@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from deepbasis import DeepBasisRegressor, InputError
-from deepbasis.fitting.files import evaluate_file
+from deepbasis.fitting.known import evaluate_file
 from support.regressors import Floats, easy, small
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model

@@ -1,6 +1,7 @@
 """Predicting a table in files: its rows' predictions, part by part; what stands is kept, what fails leaves nothing."""
 
 import errno
+import glob
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import FileFormatError, InputError
@@ -315,6 +316,38 @@ def test_predictions_do_not_become_rows_of_their_own_table(model, folder, tmp_pa
     with pytest.raises(InputError, match=r"cannot write to '.*': predictions in it would be read as rows of '.*' the"):
         model.predict_dataset(f"{tmp_path}/{data}", out)
     assert not list(out.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("data", "out"),
+    [
+        ("link/*", "in"),
+        ("in/*.[cp]*", "link"),
+        ("in/../in/*", "in"),
+        ("link/../in/*", "in"),
+        ("link/**/*", "in/out"),
+        ("i*/**/*", "in/out"),
+    ],
+)
+def test_the_same_by_other_names_of_the_folders(model, tmp_path, data, out):
+    for place in ("in", "in/sub"):
+        (tmp_path / place).mkdir()
+        frame(5).to_csv(tmp_path / place / "a.csv", index=False)
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    with pytest.raises(InputError, match="would be read as rows of"):
+        model.predict_dataset(f"{glob.escape(str(tmp_path))}/{data}", tmp_path / out)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_the_same_of_a_data_set_and_of_a_list(model, folder, tmp_path):
+    for data in (dataset.dataset(folder), [folder], [str(folder / "**" / "*.parquet")]):
+        for out in (folder / "out", folder / "sub"):
+            with pytest.raises(InputError, match="would be read as rows of"):
+                model.predict_dataset(data, out)
+        assert len(model.predict_dataset(data, tmp_path / "out")) == 4
+    assert (
+        len(model.predict_dataset([folder / "part-0.parquet"], folder / "out")) == 1
+    )  # the list is the same next time
 
 
 def test_a_folder_that_a_pattern_does_not_look_into_may_hold_the_output(model, folder, tmp_path):

@@ -9,8 +9,8 @@ import pytest
 from deepbasis import DeepBasisRegressor, InputError, scoring, storage
 from deepbasis.errors import FileFormatError
 from deepbasis.explain import Sample
-from deepbasis.fitting.files import evaluate_file
 from deepbasis.fitting.fitted import KIND
+from deepbasis.fitting.known import evaluate_file
 from support.regressors import Floats, easy, small
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model

@@ -27,7 +27,8 @@ USE = """
 from pathlib import Path
 from deepbasis.tables.output import check_output, write_tables
 from deepbasis.tables.places import load
-from deepbasis.tables.predictions import PartFiles, PredictionColumns, part_paths
+from deepbasis.tables.folders import part_paths
+from deepbasis.tables.predictions import PartFiles, PredictionColumns
 from deepbasis.tables.roles import Roles
 from deepbasis.tables.source import Source
 

@@ -47,7 +47,7 @@ def evaluate(
     one_table(test, "evaluate", "TEST")
     with notices(quiet=False), options_named():
         fitted = load_model(model)
-        from deepbasis.fitting.files import evaluate_file
+        from deepbasis.fitting.known import evaluate_file
 
         table = table_at(test, separator, decimal, encoding)
         rows, scores = evaluate_file(fitted, table, target, lower, upper, exposure)

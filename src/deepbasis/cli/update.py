@@ -81,7 +81,7 @@ def update(
 
     with notices(quiet=quiet), options_named(), reserved(place):  # two updates at once would lose one
         fitted = load_model(model)
-        from deepbasis.fitting.files import update_file
+        from deepbasis.fitting.known import update_file
 
         found, scores = update_file(
             fitted,

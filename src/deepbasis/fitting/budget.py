@@ -124,6 +124,16 @@ def fits_in_memory(need: int, memory: int | None, machine: Machine | None = None
     return need <= (machine.free // 2 if memory is None else memory - machine.taken)
 
 
+def check_fits(source: Source, row_bytes: int, machine: Machine | None = None) -> None:
+    """Refuse a table of which so much is held for each row, if it is more than half of what is free."""
+    machine, need = machine or Machine.now(), source.rows * row_bytes + source.open_bytes
+    if not fits_in_memory(need, None, machine):
+        raise InputError(
+            f"{source.name} has {source.rows:,} rows, which take about {words(need)} in memory, more than half of the "
+            f"{words(machine.free)} that are free: take a sample of its rows, or split it into several tables"
+        )
+
+
 def room_for_members(memory: int, need: int) -> int:
     """What the limit leaves to members in training, beside a process of the usual size and a table."""
     return max(memory - _PROCESS - need, _LEAST)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from deepbasis.engine import device as devices
@@ -27,9 +26,10 @@ from deepbasis.fitting.budget import (
 )
 from deepbasis.fitting.data import CROSS_PARTS, TableData
 from deepbasis.fitting.decide import make_plan
-from deepbasis.fitting.distribution import PredictiveDistribution, scores
-from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
+from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.kinds import CROSS, SHARE
+from deepbasis.fitting.known import Encode, components
 from deepbasis.fitting.novelty import Watch
 from deepbasis.fitting.outputs import distribution_of
 from deepbasis.fitting.plan import Plan
@@ -39,10 +39,10 @@ from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.streams import StreamData
 from deepbasis.fitting.targets import check_counted
 from deepbasis.fitting.train import Execution, deadline
-from deepbasis.fitting.update import NewRows, Scores, check_learns, update
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import OddCells
+from deepbasis.tables.folders import check_not_read_again, part_paths, remove_stale_parts
 from deepbasis.tables.output import write_tables
 from deepbasis.tables.predictions import (
     ClassColumns,
@@ -50,18 +50,14 @@ from deepbasis.tables.predictions import (
     OutputColumns,
     PartFiles,
     PredictionColumns,
-    check_not_read_again,
     input_names,
     open_inputs,
-    part_paths,
-    remove_stale_parts,
     without_formulas,
 )
 from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.roles import Roles, check_holds_numbers, read_exposure, read_known
+from deepbasis.tables.roles import Roles, check_holds_numbers, read_exposure
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import Table
-from deepbasis.tables.targets import group_names
 
 
 def prepare_files(
@@ -215,77 +211,6 @@ def predict_file(
     odd.warn(source.name)
 
 
-def evaluate_file(
-    fitted: Fitted,
-    data: Any,
-    target: str | None = None,
-    lower: str | None = None,
-    upper: str | None = None,
-    exposure: str | None = None,
-) -> tuple[int, dict[str, float]]:
-    """The number of rows of one file, and the scores of their predictions; the model may know the names of its target
-    and of its exposure."""
-    exposure = fitted.scored_exposure(exposure)
-    targets = fitted.target_columns(target)
-    columns = [column for column in (*targets, lower, upper, exposure) if column is not None]
-    beside = [] if fitted.preprocessor.input_columns else columns  # of an array: all columns but these
-    source = open_inputs(data, fitted.preprocessor, beside)
-    labels = fitted.target.labels if fitted.target.classes else None
-    roles = Roles([], targets[0], labels=labels, lower=lower, upper=upper, outputs=fitted.target.outputs)
-    known = read_known(data, replace(roles, exposure=exposure))
-    encode = _Encode(fitted, input_names(source, fitted.preprocessor, beside))
-    predicted = fitted.predict_encoded(encode(block) for block in source.all_blocks(encode.names, ROWS_AT_A_TIME))
-    encode.odd.warn(source.name)
-    if known.exposure is not None:
-        predicted = PredictiveDistribution(predicted).exposed(known.exposure).tensors
-    return len(known), scores(predicted, known.y, known.bounds, outputs=fitted.target.outputs)
-
-
-def update_file(
-    fitted: Fitted,
-    data: Any,
-    target: str | None = None,
-    *,
-    weight: str | None = None,
-    groups: str | None = None,
-    lower: str | None = None,
-    upper: str | None = None,
-    forget: float = 1.0,
-) -> tuple[Fitted, Scores]:
-    """What the model is after more rows, of a table in files, which are read piece by piece."""
-    check_learns(fitted)
-    targets = fitted.target_columns(target)
-    outputs = targets if len(targets) > 1 else ()
-    roles = Roles([], targets[0], weight, groups, lower=lower, upper=upper, outputs=outputs)
-    beside = [] if fitted.preprocessor.input_columns else roles.columns
-    source = open_inputs(data, fitted.preprocessor, beside)
-    source.check_rows()
-    known = read_known(data, roles)
-    encode = _Encode(fitted, input_names(source, fitted.preprocessor, beside))
-    names = None if known.groups is None else group_names(known.groups, len(known))
-    chunks = (encode(block) for block in source.all_blocks(encode.names, ROWS_AT_A_TIME))
-    with source.located():
-        y = fitted.target.check(known.y)
-        found = update(fitted, NewRows(y, chunks, known.weight, names, known.bounds), forget)
-    encode.odd.warn(source.name)
-    return found
-
-
-@dataclass(frozen=True)
-class _Encode:
-    """From a block of a file to what the model's members take."""
-
-    fitted: Fitted
-    names: Sequence[str]
-    odd: OddCells = field(default_factory=OddCells)
-
-    def __call__(self, block: FileBlock) -> torch.Tensor:
-        with block.located():
-            found = self.fitted.preprocessor.completed(map(block.column, self.names), len(block))
-            x = self.fitted.preprocessor.encoded(found, self.odd)
-        return torch.from_numpy(x).to(self.fitted.ensemble.stack.dtype)
-
-
 def part_files(
     fitted: Fitted,
     source: Source,
@@ -301,22 +226,19 @@ def part_files(
     if fitted.target.outputs and isinstance(columns, PredictionColumns):
         columns = OutputColumns(fitted.target.outputs, columns)
     names = input_names(source, fitted.preprocessor, [*ids, *fitted.exposure_columns(exposure)])
-    encode = _Encode(fitted, names, odd or OddCells())
+    encode = Encode(fitted, names, odd or OddCells())
     if exposure is not None:
         check_holds_numbers(source, "exposure", exposure)
     of_one = columns.of_each if isinstance(columns, OutputColumns) else columns
     if isinstance(of_one, PredictionColumns) and of_one.guarantee and of_one.coverage is not None:
         promise_of(fitted).promise(of_one.coverage)  # refused before anything is predicted
-    outputs = max(1, len(fitted.target.outputs))
-    components = outputs * len(fitted.models) * (1 if fitted.calibration is None else len(fitted.calibration.scales))
-    components *= 1 + len(fitted.folds)
-    numbers = fitted.preprocessor.width + 4 * components + len(columns.names)
+    numbers = fitted.preprocessor.width + 4 * components(fitted) * (1 + len(fitted.folds)) + len(columns.names)
     budget = Budget.of(parse_memory(memory), source.open_bytes)
     budget = replace(budget, room=min(budget.room, budget.left))  # blocks of any size give the same predictions
     sizes = budget.sizes(source.row_bytes, len(source.names), numbers, 8)
 
     def promised(block: FileBlock, found: PredictiveDistribution, coverage: float) -> list[NDArray[np.float64]]:
-        ends = guaranteed(fitted, found.tensors, lambda one: [_Encode(one, encode.names)(block)], coverage)
+        ends = guaranteed(fitted, found.tensors, lambda one: [Encode(one, encode.names)(block)], coverage)
         return [end.numpy() for end in ends]
 
     def predict(block: FileBlock) -> list[NDArray[np.float64]]:

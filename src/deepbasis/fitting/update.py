@@ -242,14 +242,14 @@ def _look(fitted: Fitted, new: NewRows, observed: Tensor, away: Tensor, posterio
         far = away[rows]
         seen.apart.append(x[far])
         x, rows = x[~far], rows[~far]
-        seen.rows.append(rows[::every])
-        seen.x.append(x[::every])
+        seen.rows.append(rows[::every].clone())  # a view would hold all of them
+        seen.x.append(x[::every].clone())
         given = [part.to(device) for part in (x, observed[rows], *([] if weight is None else [weight[rows]]))]
         parts = []
         for k, model in enumerate(models):
             terms, more = learning.look(model, *given, posterior=posterior)
             seen.sums[k] = seen.sums[k].plus(Statistics(*(part.cpu() for part in more)))
-            parts.append([part[::every].cpu() for part in model.predictive(terms)])
+            parts.append([part[::every].to("cpu", copy=True) for part in model.predictive(terms)])
         seen.parts.append(tuple(torch.stack(part) for part in zip(*parts, strict=True)))
     if first != n:
         raise InputError(f"X has {first} rows but y has {n}: they must agree")

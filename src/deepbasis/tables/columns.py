@@ -64,6 +64,10 @@ class Column:
     def rows(self, rows: Selection) -> Column:
         return Column(self.label, self.kind, self.values[rows], self.categories)
 
+    def sampled(self, rows: slice) -> Column:
+        """Some of its rows, with memory of their own: the rest of it can go."""
+        return Column(self.label, self.kind, self.values[rows].copy(), self.categories).compact()
+
     def compact(self) -> Column:
         """Without the categories that no row has, where they are more than the rows."""
         if len(self.categories) <= len(self.values):

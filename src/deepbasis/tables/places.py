@@ -129,6 +129,12 @@ def is_many(path: str | os.PathLike[str]) -> bool:
     return text != STANDARD and (os.path.isdir(text) or bool(_WILD.search(text) and not os.path.exists(text)))
 
 
+def fixed_part(pattern: str) -> str:
+    """The folder that all of its files are in, or below."""
+    wild = _WILD.search(pattern)
+    return os.path.dirname(pattern[: wild.start() if wild else None]) or "."
+
+
 def find_places(data: Any) -> list[Place]:
     """The files of a folder (and of those below it), a pattern such as "sales/*.parquet", a list of files, a pyarrow
     data set, or a place, in the order of their names; at least one, and all of one kind."""
@@ -202,8 +208,7 @@ def _of_pattern(pattern: str) -> list[Place]:
         raise InputError(f"no file matches '{pattern}': check the pattern")
     for path in found:
         ending(path)
-    wild = _WILD.search(pattern)
-    return _with_constants(found, os.path.dirname(pattern[: wild.start() if wild else None]) or ".")
+    return _with_constants(found, fixed_part(pattern))
 
 
 def _with_constants(paths: Sequence[str], folder: str) -> list[Place]:

@@ -1,14 +1,12 @@
 """Predictions of tables: their columns, and those of a table in files: one Parquet file for each, piece by piece.
 
 A part is written under another name and moved into place once complete. It records which model and which input it was
-made from, so that a run that was stopped continues with the missing parts. A file beside the parts records which of
-them belong to which table: the part of an input that is no longer there is removed.
+made from, so that a run that was stopped continues with the missing parts (`folders.py`).
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import CATEGORY
 from deepbasis.tables.columns import Array, category
 from deepbasis.tables.encoders import Encoding
+from deepbasis.tables.folders import RECORD, record_of
 from deepbasis.tables.output import writing
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.source import Source
@@ -29,8 +28,6 @@ from deepbasis.tables.source import Source
 if TYPE_CHECKING:
     import pandas as pd
 
-_KEY = b"deepbasis"
-_MANIFEST = "_parts.json"  # files whose names begin so are no tables
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a cell begins with that a spreadsheet may take for a formula."""
 
@@ -197,10 +194,10 @@ class PartFiles:
         from pyarrow import parquet
 
         record = self._record(file)
-        if _record_of(path) == record:
+        if record_of(path) == record:
             self.progress(self.source.file_rows[file])
             return False
-        schema = self._schema(file).with_metadata({_KEY: json.dumps(record, sort_keys=True).encode()})
+        schema = self._schema(file).with_metadata({RECORD: json.dumps(record, sort_keys=True).encode()})
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path) as to, parquet.ParquetWriter(to, schema) as writer:
             for table in self._tables(file, schema):
@@ -260,91 +257,3 @@ def check_columns_differ(ids: Sequence[str], wanted: Columns) -> None:
             f"the predictions would have the column '{twice[0]}' twice: name each of ids and each quantile once, "
             "and rename a column of the table that is called as a predicted one"
         )
-
-
-def part_paths(source: Source, out: str | os.PathLike[str]) -> list[Path]:
-    """Where each file's predictions go: its name below `out`, ending in .parquet."""
-    read = {_inode(Path(file.place.path)) for file in source.files if file.place.filesystem is None}
-    paths: dict[Path, None] = {}
-    for file in source.files:
-        if ".." in Path(file.place.stem).parts:
-            raise InputError(
-                f"{file.place.name} lies outside the folder that the pattern begins with, and so would its "
-                "predictions: give a pattern without '..' behind a wildcard"
-            )
-        path = Path(out) / f"{file.place.stem}.parquet"
-        if path in paths:
-            raise InputError(f"two tables would both be predicted to '{path}': rename {file.place.name}")
-        if path.exists() and _inode(path) in read:
-            raise InputError(f"cannot write '{path}': it is also read; choose another folder for the output")
-        paths[path] = None
-    return list(paths)
-
-
-def check_not_read_again(data: Any, out: str | os.PathLike[str], paths: Sequence[Path]) -> None:
-    """Refuse parts that would be rows of the same table when it is read the next time."""
-    if not isinstance(data, str | os.PathLike):
-        return
-    table, folder = Path(data).absolute(), Path(out).resolve()
-    if table.is_dir():
-        again = folder.is_relative_to(table.resolve())
-    else:  # ** is any number of folders, which `match` does not know
-        before = Path(str(table).split("**")[0]).resolve()
-        again = "**" in str(table) and folder.is_relative_to(before)
-        again |= any(path.absolute().match(str(table)) for path in paths)
-    if again:
-        raise InputError(
-            f"cannot write to '{os.fspath(out)}': predictions in it would be read as rows of '{os.fspath(data)}' the "
-            "next time; choose a folder outside"
-        )
-
-
-def remove_stale_parts(data: Any, out: str | os.PathLike[str], paths: Sequence[Path]) -> None:
-    """Remove parts of inputs that were there the last time this table was predicted, and record those of this time.
-
-    What another table was predicted to stays, and so does every file that is not a part.
-    """
-    if not isinstance(data, str | os.PathLike):
-        return
-    table, folder = str(Path(data).resolve()), Path(out)
-    known = _read_manifest(folder)
-    before, now = known.get(table, []), [path.relative_to(folder).as_posix() for path in paths]
-    others = {name for one, names in known.items() if one != table for name in names}
-    for name in {*before} - {*now} - others:
-        path = folder / name
-        if path.resolve().is_relative_to(folder.resolve()) and _record_of(path) is not None:
-            path.unlink()
-    if before != now:
-        folder.mkdir(parents=True, exist_ok=True)
-        with writing(folder / _MANIFEST) as to:
-            to.write(json.dumps({**known, table: now}, indent=1).encode())
-
-
-def _read_manifest(folder: Path) -> dict[str, list[str]]:
-    """The parts of each table; nothing where there is no such record, or a damaged one."""
-    try:
-        known = json.loads((folder / _MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    names = known.values() if isinstance(known, dict) else [None]
-    are_names = all(isinstance(some, list) and all(isinstance(one, str) for one in some) for some in names)
-    return known if are_names else {}
-
-
-def _inode(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
-def _record_of(path: Path) -> Any:
-    """What an earlier run recorded in a part; None if there is no part, or not one of ours."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    if not path.is_file():
-        return None
-    try:
-        metadata = parquet.read_schema(path).metadata or {}
-        return json.loads(metadata.get(_KEY, b"null"))
-    except (pa.ArrowException, OSError, ValueError):
-        return None

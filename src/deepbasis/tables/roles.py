@@ -136,19 +136,20 @@ class Roles:
         beside = (self.weight, self.groups, self.lower, self.upper, self.exposure)
         return [*self.features, *self.targets, *(column for column in beside if column is not None)]
 
-    def table(self, source: Source) -> Table:
-        """All of a table in memory."""
+    def table(self, source: Source, every: int = 1) -> Table:
+        """All of a table in memory, or every so many-th row of each of its files; all rows are checked."""
         source.check_rows()
         self.check_numbers(source)
         pieces: list[tuple[Any, ...]] = []
         for block in source.all_blocks(self.columns, _ROWS_AT_A_TIME):
             group = None if self.groups is None else self.groups_of(block)
             known = self.target_of(block), self.weight_of(block), self.bounds_of(block), self.exposure_of(block)
-            pieces.append((self.features_of(block), *known, group))
+            some, whole = slice(-block.first_row % every, None, every), (self.features_of(block), *known, group)
+            pieces.append(whole if every == 1 else tuple(_sampled(part, some) for part in whole))
         features, y, weights, bounds, exposures, groups = zip(*pieces, strict=True)
         weight = None
         if self.weight is not None:
-            weight = check_weight(np.concatenate(weights), source.rows, f"weight column '{self.weight}'")
+            weight = check_weight(np.concatenate(weights), sum(map(len, y)), f"weight column '{self.weight}'")
         table = Table(
             list(self.features),
             tuple(joined(parts) for parts in zip(*features, strict=True)),
@@ -242,6 +243,15 @@ class Roles:
         return held_out.of_groups(self.groups_of(block))
 
 
+def _sampled(part: Any, rows: slice) -> Any:
+    """Some rows, with memory of their own: the rest of the block can go."""
+    if part is None:
+        return None
+    if isinstance(part, list):
+        return [_sampled(column, rows) for column in part]
+    return part.sampled(rows) if isinstance(part, Column) else part[rows].copy()
+
+
 def _listed(target: str | Sequence[str]) -> list[str]:
     found = [target] if isinstance(target, str) else list(target)
     if not found:
@@ -255,12 +265,12 @@ def read_exposure(block: FileBlock, column: str) -> Array:
         return check_exposure(numbers(block.table.column(column)), len(block), name)
 
 
-def read_known(data: Any, roles: Roles) -> Table:
-    """The columns of a table that have a role, without features."""
+def read_known(data: Any, roles: Roles, every: int = 1) -> Table:
+    """The columns of a table that have a role, without features; of every so many-th row of each of its files."""
     columns, labels = list(roles.outputs) or [roles.target], roles.labels
     source = Source.open(data, roles.columns, text=columns if labels is not None and labels.are_text else [])
     rule = None if labels is not None or roles.outputs else _number_rule(source, columns[0])
-    return replace(roles, target_rule=rule).table(source)
+    return replace(roles, target_rule=rule).table(source, every)
 
 
 def _named(block: FileBlock, column: str) -> str:
