@@ -282,6 +282,9 @@ class Counts(Predictive):
 
         return self._by_rows(work, as_targets(y, self.means[0]))
 
+    def below(self, y: Targets) -> Float[Tensor, " n"]:
+        return self.cdf(as_targets(y, self.means[0]).ceil() - 1.0)
+
     def crps(self, y: Targets) -> Float[Tensor, " n"]:
         """The integral of (P(Y <= v) - 1[v >= y])^2, from one value to the next."""
 

@@ -45,6 +45,10 @@ class Predictive:
     def cdf(self, y: Targets) -> Float[Tensor, " n"]:
         raise NotImplementedError
 
+    def below(self, y: Targets) -> Float[Tensor, " n"]:
+        """P(Y < y): the cdf, unless y has a probability itself."""
+        return self.cdf(y)
+
     def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
         raise NotImplementedError
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from deepbasis import plots
 from deepbasis.explain import Sample
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.fitting.fitted import Fitted
-from deepbasis.gp.counts import Counts
-from deepbasis.gp.discrete import Discrete
+from deepbasis.gp import metrics
 from deepbasis.report.html import UNUSUAL, figure, novel, table
 
 Floats = NDArray[np.float64]
@@ -27,6 +27,7 @@ SCORES = {
     "calibration_error": "Calibration error: mean distance from the diagonal below",
 }
 _INTERVALS, _POINTS = 80, 3_000
+_LEVELS = 201  # at which a share of targets is counted
 
 
 def summary(scores: dict[str, float], y: Floats) -> str:
@@ -38,11 +39,11 @@ def summary(scores: dict[str, float], y: Floats) -> str:
 
 
 def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iterable[str]:
-    pit = dist.cdf(y)
-    if isinstance(dist.tensors, Discrete | Counts):
-        pit = np.clip(pit - 0.5 * np.exp(dist.log_prob(y)), 0.0, 1.0)  # the middle of the step
-    gap = np.abs(np.sort(pit) - (np.arange(len(pit)) + 0.5) / len(pit)).max()
-    first, last = np.mean(pit < 0.1), np.mean(pit > 0.9)
+    levels = np.linspace(0.0, 1.0, _LEVELS)
+    share = metrics.pit_shares(*metrics.pit(dist.tensors, torch.from_numpy(y)), torch.from_numpy(levels)).numpy()
+    gap = np.abs(share - levels).max()
+    first, last = np.interp(0.1, levels, share), 1.0 - np.interp(0.9, levels, share)
+    pit = np.interp((np.arange(len(y)) + 0.5) / len(y), share, levels)  # as many numbers, with these shares
     yield "<div class='side'>"
     yield figure(
         "Reliability: on the diagonal, within the grey band of chance, is good.",
@@ -82,8 +83,8 @@ def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iterable[
 
 
 def unusual(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sample) -> Iterable[str]:
-    below = dist.cdf(y)
-    tail = 2.0 * np.minimum(below, 1.0 - below)
+    low, high = (one.numpy() for one in metrics.pit(dist.tensors, torch.from_numpy(y)))
+    tail = np.minimum(1.0, 2.0 * np.minimum(high, 1.0 - low))
     worst = np.argsort(tail, kind="stable")[:UNUSUAL]
     novelty = sample.novelty(fitted)
     lower, upper = dist.interval()
