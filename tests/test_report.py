@@ -197,7 +197,9 @@ def test_a_perfect_forecast_of_counts_is_flat(model):
     mean = torch.zeros(1, n, dtype=torch.float64)
     dist = PredictiveDistribution(Counts(mean, torch.full_like(mean, 1e-12), torch.zeros_like(mean)))
     y = np.random.default_rng(0).poisson(1.0, n).astype(float)
-    alone = " ".join(numbers.calibration(model.fitted_, dist, y))
+    X, _ = mixed(60, seed=1)
+    sample = Sample.of(model.fitted_, X.rename(columns={"size": SCRIPT}))
+    alone = " ".join(numbers.calibration(model.fitted_, dist, y, sample))
     assert float(re.findall(r"at most ([\d.]+) from the diagonal", alone)[0]) <= 0.03
     tenths = re.findall(r"(\d+)% of the rows in the lowest tenth, (\d+)% in the highest", alone)[0]
     assert all(8 <= int(tenth) <= 12 for tenth in tenths)  # three standard errors are 1.4

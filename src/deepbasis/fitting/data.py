@@ -147,6 +147,7 @@ class TableData:
                 censored=censored,
                 exposure=known.exposure,
                 exposure_name=known.exposure_name,
+                bound_names=known.bound_names,
             )
         if rows is not None and table.exposure is not None and rows.exposure is None:
             raise InputError("rows to validate on have no exposure: leave X_val and y_val out, or the exposure")

@@ -36,7 +36,7 @@ from deepbasis.fitting.promise import guaranteed, promise_of
 from deepbasis.fitting.run import fit_stream, fit_table
 from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.streams import StreamData
-from deepbasis.fitting.targets import check_counted
+from deepbasis.fitting.targets import bound_columns, check_counted
 from deepbasis.fitting.train import Execution, deadline
 from deepbasis.fitting.update import NewRows, Scores, check_learns, update
 from deepbasis.progress import RowCounter
@@ -221,10 +221,11 @@ def evaluate_file(
     upper: str | None = None,
     exposure: str | None = None,
 ) -> tuple[int, dict[str, float]]:
-    """The number of rows of one file, and the scores of their predictions; the model may know the names of its target
-    and of its exposure."""
+    """The number of rows of one file, and the scores of their predictions; the model may know the names of its target,
+    its bounds and its exposure."""
     exposure = fitted.target.exposure if exposure is None else exposure
     fitted.exposure_columns(exposure)
+    lower, upper = bound_columns(fitted.target, data, lower, upper)
     targets = fitted.target_columns(target)
     columns = [column for column in (*targets, lower, upper, exposure) if column is not None]
     beside = [] if fitted.preprocessor.input_columns else columns  # of an array: all columns but these

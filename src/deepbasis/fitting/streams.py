@@ -229,10 +229,11 @@ class StreamData:
                 else:
                     beside: Any = {"exposure": None if roles.exposure is None else y[:, 1], "complete": False}
                     beside |= {"censored": roles.is_censored, "exposure_name": roles.exposure}
+                    beside |= {"bound_names": (roles.lower, roles.upper)}
                     y = y if y.ndim == 1 else y[:, 0]
                     target, because = target_scaler(spec, y, weight, np.concatenate([y, ends]), inputs, **beside)
         if target.warp is None:
-            target = statistics.target()
+            target = replace(statistics.target(), lower=target.lower, upper=target.upper)
         few = rows[: min(REFERENCE + CALIBRATION, max(1, _SOME_CELLS // preprocessor.width))]
         some = torch.from_numpy(preprocessor.encoded([column.rows(few) for column in statistics.sample])).float()
         survey = replace(survey, statistics=replace(statistics, sample=[]))  # it has been used, and may be large
