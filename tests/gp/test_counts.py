@@ -1,6 +1,7 @@
 """Poisson and negative binomial counts: against scipy and GPyTorch, and their distribution against itself."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from deepbasis.errors import InputError
+from deepbasis.gp import metrics
 from deepbasis.gp.counts import Counts, NegativeBinomialLikelihood, PoissonLikelihood, log_expected, log_probability
 from deepbasis.gp.likelihoods import Likelihood
 
@@ -154,6 +156,63 @@ def test_the_distribution_is_its_probabilities(a: float):
         assert bool((dist.cdf(quantile) >= q).all())
         assert bool(((quantile == 0) | (dist.cdf(quantile - 1.0) < q)).all())
         torch.testing.assert_close(dist.quantile(q), quantile)
+
+
+@pytest.mark.parametrize("a", [0.0, 1e-4, 0.2, 2.0])
+@pytest.mark.parametrize(("log_rate", "variance"), [(0.5, 0.3), (4.0, 1e-8), (4.5, 0.5), (7.0, 0.02)])
+def test_scores_are_those_of_scipys_mixtures(a: float, log_rate: float, variance: float):
+    """Of two members, by 6,001 nodes each; the CRPS by a sum over all values. Counts of thousands are no slower.
+
+    1e-10, and beside the CRPS's own size what the ends of the sums leave.
+    """
+    means = torch.tensor([[log_rate], [log_rate + 0.1]]).double()
+    dist = Counts(means, torch.full_like(means, variance), torch.full_like(means, a))
+    z = np.linspace(-7.0, 7.0, 6_001)
+    rate = np.exp(means.numpy() + math.sqrt(variance) * z)  # [2, q]
+    shares = np.exp(-0.5 * z * z) / np.exp(-0.5 * z * z).sum()
+    law = stats.poisson(rate) if a == 0.0 else stats.nbinom(1.0 / a, 1.0 / (1.0 + a * rate))
+
+    def cdf(value: float) -> float:
+        return float((law.cdf(value) @ shares).mean())
+
+    middle = float(dist.quantile(0.5))
+    for y in (0.0, np.floor(0.5 * middle), middle, np.ceil(2.5 * middle) + 3.0):
+        assert float(dist.cdf([y])) == pytest.approx(cdf(y), rel=1e-10, abs=1e-10)
+        assert float(dist.below([y])) == pytest.approx(cdf(y - 1.0), rel=1e-10, abs=1e-10)
+    for q in (1e-4, 0.025, 0.5, 0.975, 0.9999):
+        found = float(dist.quantile(q))
+        assert cdf(found) >= q - 1e-12
+        assert cdf(found - 1.0) < q + 1e-12
+
+
+@pytest.mark.parametrize("a", [0.0, 0.3])
+@pytest.mark.parametrize(("log_rate", "variance"), [(0.5, 0.3), (3.5, 1e-8), (4.0, 0.1), (6.0, 0.01)])
+def test_the_crps_is_a_sum_over_all_values(a: float, log_rate: float, variance: float):
+    """By scipy's probabilities at nodes of f, up to where 1e-13 is left; and far from any value."""
+    means = torch.tensor([[log_rate], [log_rate + 0.1]]).double()
+    dist = Counts(means, torch.full_like(means, variance), torch.full_like(means, a))
+    last = int(dist.quantile(1.0 - 1e-13))
+    values = np.arange(last + 1.0)
+    z = np.linspace(-7.0, 7.0, 141)
+    shares = np.exp(-0.5 * z * z) / np.exp(-0.5 * z * z).sum()
+    rate = np.exp(means.numpy() + math.sqrt(variance) * z)  # [2, q]
+    law = stats.poisson(rate) if a == 0.0 else stats.nbinom(1.0 / a, 1.0 / (1.0 + a * rate))
+    below = (law.cdf(values[:, None, None]) @ shares).mean(1)
+    for y in (-2.0, 0.0, 0.4, float(dist.mean) // 1, float(dist.mean) + 0.3, 3.0 * last):
+        part = np.clip(y - values, 0.0, 1.0)
+        expected = (part * below**2 + (1.0 - part) * (1.0 - below) ** 2).sum() + max(-y, 0.0) + max(y - last - 1.0, 0.0)
+        assert float(dist.crps([y])) == pytest.approx(expected, rel=1e-10)
+
+
+def test_large_counts_take_no_longer_than_small_ones():
+    """Rates up to 100,000: a walk through all values would take minutes, and more than there is memory for."""
+    means = torch.linspace(0.0, math.log(1e5), 8).double()[None].repeat(2, 1)
+    dist = Counts(means, torch.full_like(means, 0.02), torch.zeros_like(means))
+    y = dist.sample(1, torch.Generator().manual_seed(0))[0]
+    began = time.process_time()
+    scores = metrics.evaluate(dist, y)
+    assert time.process_time() - began < 10.0  # about 1 s
+    assert 0.5 < scores["coverage_95"] <= 1.0
 
 
 @pytest.mark.parametrize("a", [0.0, 0.2])

@@ -37,13 +37,16 @@ def coverage(
     predictive: Predictive, y: Float[Tensor, " n"], level: float = 0.95, weight: Weight = None
 ) -> Float[Tensor, ""]:
     """The fraction of targets inside the central interval that should hold `level` of them."""
-    lower, upper = predictive.interval(level)
-    return weighted_mean(((lower <= y) & (y <= upper)).to(y.dtype), weight)
+    return _inside(*predictive.interval(level), y, weight)
 
 
 def width(predictive: Predictive, level: float = 0.95, weight: Weight = None) -> Float[Tensor, ""]:
     lower, upper = predictive.interval(level)
     return weighted_mean(upper - lower, weight)
+
+
+def _inside(lower: Tensor, upper: Tensor, y: Tensor, weight: Weight) -> Tensor:
+    return weighted_mean(((lower <= y) & (y <= upper)).to(y.dtype), weight)
 
 
 def calibration_error(
@@ -97,13 +100,14 @@ def evaluate(predictive: Predictive, y: Float[Tensor, " n"], weight: Weight = No
     if isinstance(predictive, Classes):
         return _evaluate_classes(predictive, y, weight)
     check_same_length("y", y, "the prediction", predictive.mean)
+    lower, upper = predictive.interval(0.95)
     return {
         "mae": float(mae(predictive, y, weight)),
         "rmse": float(rmse(predictive, y, weight)),
         "nll": float(nll(predictive, y, weight)),
         "crps": float(crps(predictive, y, weight)),
-        "coverage_95": float(coverage(predictive, y, weight=weight)),
-        "width_95": float(width(predictive, weight=weight)),
+        "coverage_95": float(_inside(lower, upper, y, weight)),
+        "width_95": float(weighted_mean(upper - lower, weight)),
         "calibration_error": float(calibration_error(predictive, y, weight=weight)),
     }
 
