@@ -131,9 +131,9 @@ class Table:
         return table
 
 
-def _name(given: Any) -> str | None:
-    """Of a series; an array has none."""
-    name = getattr(given, "name", None)
+def _name(series: Any) -> str | None:
+    """An array has none."""
+    name = getattr(series, "name", None)
     return name if isinstance(name, str) else None
 
 
