@@ -29,7 +29,7 @@ from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise
 from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.table import Table, fold_masks, held_out_mask, parts, row_labels, set_apart
-from deepbasis.tables.targets import check_precision, group_names
+from deepbasis.tables.targets import check_ends, check_precision, group_names
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -129,6 +129,8 @@ class TableData:
             raise InputError("y_val must have the same columns as y, in the same order")
         every_y = table.y if rows is None else np.concatenate([table.y, rows.y])
         censored = table.bounds is not None
+        if table.bounds is not None:
+            check_ends(table.bounds)
         if given.labels is not None:
             target, because = TargetScaler(0.0, 1.0, given.labels), str(given.labels)
         elif given.outputs:

@@ -36,6 +36,7 @@ from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.source import Source
 from deepbasis.tables.survey import MOST_TEXT, HeldRows, Moments, TableStatistics, sample_rows, scan
 from deepbasis.tables.table import HeldOut, most_rows
+from deepbasis.tables.targets import check_ends
 
 T = TypeVar("T")
 
@@ -230,6 +231,8 @@ class StreamData:
                     beside: Any = {"exposure": None if roles.exposure is None else y[:, 1], "complete": False}
                     beside |= {"censored": roles.is_censored, "exposure_name": roles.exposure}
                     beside |= {"bound_names": (roles.lower, roles.upper)}
+                    if roles.is_censored:
+                        check_ends(y[:, 1:])
                     y = y if y.ndim == 1 else y[:, 0]
                     target, because = target_scaler(spec, y, weight, np.concatenate([y, ends]), inputs, **beside)
         if target.warp is None:
