@@ -146,8 +146,9 @@ class Discrete(Predictive):
 
     def _up_to_value(self, y: Targets, right: bool) -> Float[Tensor, " n"]:
         known = torch.cat([torch.zeros_like(self._up_to[:, :1]), self._up_to], 1)
-        count = torch.searchsorted(self.values, as_targets(y, self.base.mean).contiguous(), right=right)
-        return known.gather(1, count[:, None])[:, 0]
+        y = as_targets(y, self.base.mean).contiguous()
+        count = torch.searchsorted(self.values, y, right=right)
+        return torch.where(y.isnan(), math.nan, known.gather(1, count[:, None])[:, 0])
 
     def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
         """The log of the probability of y; what is no value has none."""
