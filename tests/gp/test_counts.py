@@ -12,7 +12,9 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from deepbasis.errors import InputError
 from deepbasis.gp import metrics
+from deepbasis.gp.classes import ClassLikelihood
 from deepbasis.gp.counts import Counts, NegativeBinomialLikelihood, PoissonLikelihood, log_expected, log_probability
+from deepbasis.gp.intervals import IntervalLikelihood
 from deepbasis.gp.likelihoods import Likelihood
 
 CASES = [  # count, mean and variance of f
@@ -99,6 +101,44 @@ def test_values_are_those_of_gpytorch_at_the_same_parameters():
         expected, marginal = peer.expected_log_prob(count, f), peer.log_marginal(count, f)
         torch.testing.assert_close(ours.expected_log_density(count, mean, var), expected, rtol=1e-7, atol=1e-7)
         torch.testing.assert_close(ours.log_density(count, mean, var), marginal, rtol=1e-6, atol=1e-6)
+
+
+def test_two_classes_are_gpytorchs_bernoulli_at_the_same_parameters():
+    """Both are a probit. An interval above or below 0, with noise 1, is the same, and has the expectation too.
+
+    GPyTorch's marginal goes by 1 - p, which has 1e-16 / p of its digits: 1e-8 where p > 1e-7. Its expectation is by 20
+    nodes of Gauss and Hermite, and is given 100; its log Phi is right to 1e-3 only below -1, and to all digits above.
+    Ours has two nodes to a standard deviation of f: at one of 2, where log Phi bends between them, it is right to 1e-7.
+    """
+    gpytorch = pytest.importorskip("gpytorch")
+    y, mean, var = (
+        one.reshape(-1)
+        for one in torch.meshgrid(
+            torch.tensor([0.0, 1.0]).double(),
+            torch.linspace(-4.0, 4.0, 9).double(),
+            torch.tensor([0.01, 0.3, 1.0, 4.0]).double(),
+            indexing="ij",
+        )
+    )
+    with torch.no_grad(), gpytorch.settings.num_gauss_hermite_locs(100):
+        peer, f = (
+            gpytorch.likelihoods.BernoulliLikelihood().double(),
+            gpytorch.distributions.MultivariateNormal(mean, torch.diag(var)),
+        )
+        marginal, expected = peer.log_marginal(y, f), peer.expected_log_prob(y, f)
+        classes = ClassLikelihood(classes=2).double().log_density(y, mean[:, None], var)
+        interval = IntervalLikelihood(1.0, edges=(0.0,)).double()
+        torch.testing.assert_close(classes, marginal, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(interval.log_density(y - 0.5, mean, var), marginal, rtol=1e-8, atol=1e-8)
+        found, sign = interval.expected_log_density(y - 0.5, mean, var), 2.0 * y - 1.0
+        exact = peer.quadrature(lambda samples: torch.special.log_ndtr(sign * samples), f)
+        narrow = var <= 1.0
+        torch.testing.assert_close(found[narrow], exact[narrow], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(found, exact, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        above = sign * mean - 7.0 * var.sqrt() > -1.0
+        assert above.sum() >= 10
+        torch.testing.assert_close(found[above], expected[above], rtol=1e-8, atol=1e-8)
 
 
 def test_a_poissons_expected_log_density_has_a_closed_form():

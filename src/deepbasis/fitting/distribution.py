@@ -145,10 +145,11 @@ class PredictiveDistribution:
             raise InputError("exposure is for counts: fit with likelihood='poisson' or 'negative-binomial'")
         return PredictiveDistribution(self.tensors.exposed(torch.from_numpy(check_exposure(exposure, len(self))).log()))
 
-    def _targets(self, y: ArrayLike) -> ArrayLike:
+    def _targets(self, y: Any) -> ArrayLike:
         """A single number is that of every row."""
         is_number = isinstance(y, float | int | np.number | np.ndarray | torch.Tensor) and np.ndim(y) == 0
-        return np.full(len(self), float(y)) if is_number else y
+        found: ArrayLike = np.full(len(self), float(y)) if is_number else y
+        return found
 
     def cdf(self, y: ArrayLike) -> Floats:
         """The probability of at most y: a number for each row, or one for all."""
