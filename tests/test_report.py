@@ -8,9 +8,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from deepbasis import DeepBasisRegressor, InputError
 from deepbasis.explain import Sample
+from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.gp.counts import Counts
+from deepbasis.report import numbers
 from deepbasis.report.page import report
 from support.classifiers import small_classifier, three, two
 from support.command import assert_one_line, good, run
@@ -185,6 +189,20 @@ def test_transformed_targets_have_a_report_too(tmp_path, target):
     told = good("report", str(tmp_path / "m"), str(tmp_path / "t.csv"), "--out", str(tmp_path / "r.html"))
     assert told.stdout == f"The report is in {tmp_path / 'r.html'}\n"
     assert "visits" in Page((tmp_path / "r.html").read_text(encoding="utf-8")).text("h1")[0]
+
+
+def test_a_perfect_forecast_of_counts_is_flat(model):
+    """The steps of its cdf are not the fault of the model."""
+    n = 4_000
+    mean = torch.zeros(1, n, dtype=torch.float64)
+    dist = PredictiveDistribution(Counts(mean, torch.full_like(mean, 1e-12), torch.zeros_like(mean)))
+    y = np.random.default_rng(0).poisson(1.0, n).astype(float)
+    X, _ = mixed(60, seed=1)
+    sample = Sample.of(model.fitted_, X.rename(columns={"size": SCRIPT}))
+    alone = " ".join(numbers.calibration(model.fitted_, dist, y, sample))
+    assert float(re.findall(r"at most ([\d.]+) from the diagonal", alone)[0]) <= 0.03
+    tenths = re.findall(r"(\d+)% of the rows in the lowest tenth, (\d+)% in the highest", alone)[0]
+    assert all(8 <= int(tenth) <= 12 for tenth in tenths)  # three standard errors are 1.4
 
 
 def test_bad_input_is_one_line(model, tmp_path):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scoringrules
+from sklearn import config_context
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -75,3 +76,28 @@ def test_cross_validation_takes_them(data):
 def test_what_predicts_no_distribution_is_refused(data):
     with pytest.raises(InputError, match="LinearRegression predicts no distribution"):
         scoring.crps(LinearRegression().fit(*data), *data)
+
+
+def test_a_search_hands_the_exposure_on():
+    """To the fit and to the score, by scikit-learn's routing; without it the score is that of an exposure of 1."""
+    rng = np.random.default_rng(0)
+    X, years = rng.normal(size=(80, 1)), rng.uniform(0.5, 20.0, 80)
+    y = rng.poisson(years * np.exp(0.5 * X[:, 0])).astype(float)
+    counts = small(members=1, epochs=2, likelihood="poisson")
+    fitted = counts.fit(X, y, exposure=years)
+    for score, name in ((scoring.nll, "nll"), (scoring.crps, "crps")):
+        expected = fitted.evaluate(X, y, exposure=years)[name]
+        assert -score(fitted, X, y, exposure=years) == pytest.approx(expected, rel=1e-12)
+        assert -score(make_pipeline(fitted), X, y, exposure=years) == pytest.approx(expected, rel=1e-12)
+    assert scoring.interval_score(fitted, X, y, exposure=years) > scoring.interval_score(fitted, X, y)
+    halves = [(np.arange(40), np.arange(40, 80)), (np.arange(40, 80), np.arange(40))]
+    with config_context(enable_metadata_routing=True):
+        search = GridSearchCV(
+            counts.set_fit_request(exposure=True), {"rank": [4]}, scoring=scoring.crps, cv=halves, refit=False
+        ).fit(X, y, exposure=years)
+        again = cross_val_score(counts, X, y, scoring=scoring.crps, cv=halves, params={"exposure": years})
+    for k, (train, test) in enumerate(halves):
+        alone = small(members=1, epochs=2, likelihood="poisson", rank=4).fit(X[train], y[train], exposure=years[train])
+        expected = alone.evaluate(X[test], y[test], exposure=years[test])["crps"]
+        assert -search.cv_results_[f"split{k}_test_score"][0] == pytest.approx(expected, rel=1e-9)
+    assert (again < 0).all()

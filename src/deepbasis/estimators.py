@@ -20,7 +20,7 @@ from deepbasis.faces import Face, Prepared, Updating, adopt
 from deepbasis.fitting import saved
 from deepbasis.fitting.covariance import covariance
 from deepbasis.fitting.diagnosis import Diagnosis, existing
-from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.fitting.distribution import PredictiveDistribution, RandomState
 from deepbasis.fitting.files import predict_files, prediction_columns, prepare_files
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.plan import Plan
@@ -212,13 +212,11 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
         """A pandas DataFrame with mean, std, the ends of the interval and the quantiles, and the index of X."""
         return self.predict_dist(X).to_frame(coverage, quantiles, X.index if hasattr(X, "iloc") else None)
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = None) -> Floats:
         """Draws of the target [rows, n_samples], independent between rows."""
         return self.predict_dist(X).sample(check_positive_int("n_samples", n_samples), random_state)
 
-    def sample_functions(
-        self, n: int = 1, random_state: int | np.random.RandomState | None = None
-    ) -> Callable[[Any], Floats]:
+    def sample_functions(self, n: int = 1, random_state: RandomState = None) -> Callable[[Any], Floats]:
         """Draws of the noise-free function: X -> [rows, n]; the same n functions at every call.
 
         Of a transformed target they are functions of the transformed one, mapped back. Their variance is the

@@ -20,13 +20,14 @@ from deepbasis.errors import InputError, check_positive_int
 from deepbasis.fitting.distance import stretched
 from deepbasis.fitting.distribution import PredictiveDistribution, generator
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
+from deepbasis.fitting.targets import bound_columns
 from deepbasis.gp.classes import Classes
 from deepbasis.tables.columns import Column, joined
 from deepbasis.tables.encoders import Encoding
 from deepbasis.tables.predictions import input_names, open_inputs
 from deepbasis.tables.roles import Roles, read_known
 from deepbasis.tables.source import Source
-from deepbasis.tables.targets import check_exposure
+from deepbasis.tables.targets import check_bounds, check_exposure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,6 +53,8 @@ class Sample:
     """Every so many-th row of the table."""
     exposure: Floats | None = None
     """Of counts with a rate."""
+    bounds: Floats | None = None
+    """[n, 2], of censored targets."""
 
     def __len__(self) -> int:
         return len(self.columns[0].values)
@@ -59,9 +62,17 @@ class Sample:
     def some(self, rows: int) -> Sample:
         """At most so many of these rows, evenly spaced."""
         step = _step(len(self), rows)
-        y, exposure = (None if one is None else one[::step] for one in (self.y, self.exposure))
+        known = (None if one is None else one[::step] for one in (self.y, self.exposure, self.bounds))
+        y, exposure, bounds = known
         columns = tuple(one.rows(slice(None, None, step)) for one in self.columns)
-        return Sample(columns, y, self.rows_of_table, self.step * step, exposure)
+        return Sample(columns, y, self.rows_of_table, self.step * step, exposure, bounds)
+
+    @property
+    def exact(self) -> NDArray[np.bool_]:
+        """Which targets are known exactly; all, where none is: then their y stands for them."""
+        everywhere = np.ones(len(self), dtype=bool)
+        found = everywhere if self.bounds is None else self.bounds[:, 0] == self.bounds[:, 1]
+        return found if found.any() else everywhere
 
     @classmethod
     def of(
@@ -70,6 +81,8 @@ class Sample:
         X: Any,
         y: ArrayLike | None = None,
         rows: int = ROWS,
+        lower: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
     ) -> Sample:
         """At most so many rows of a table in memory, evenly spaced. `exposure` is what counts were counted over."""
@@ -84,7 +97,8 @@ class Sample:
         if target is not None and len(target) != count:
             raise InputError(f"X has {count} rows but y has {len(target)}: they must agree")
         exposed = None if exposure is None else check_exposure(exposure, count)
-        return cls(columns, target, count, exposure=exposed).some(rows)
+        bounds = None if target is None else check_bounds(target, lower, upper)
+        return cls(columns, target, count, exposure=exposed, bounds=bounds).some(rows)
 
     @classmethod
     def of_file(
@@ -109,7 +123,8 @@ class Sample:
             exposure = fitted.scored_exposure(exposure)
         elif exposure is not None:
             raise InputError(_NOTHING_COUNTED)
-        known = [] if target is None else [target, *fitted.exposure_columns(exposure)]
+        lower, upper = (None, None) if target is None else bound_columns(fitted.target, data, None, None)
+        known = [one for one in (target, lower, upper, exposure) if one is not None]
         beside = [] if fitted.preprocessor.input_columns else known
         source = open_inputs(data, fitted.preprocessor, beside)
         source.check_rows()
@@ -124,8 +139,9 @@ class Sample:
         found = cls(tuple(joined(parts) for parts in zip(*pieces, strict=True)), None, source.rows, step)
         if target is None:
             return found
-        table = read_known(data, Roles([], target, labels=labels, exposure=exposure), step)
-        return replace(found, y=table.y, exposure=table.exposure)
+        roles = Roles([], target, labels=labels, lower=lower, upper=upper, exposure=exposure)
+        table = read_known(data, roles, step)
+        return replace(found, y=table.y, exposure=table.exposure, bounds=table.bounds)
 
     def predict(self, fitted: Fitted) -> PredictiveDistribution:
         predicted = _predict(fitted, self.columns)
@@ -165,7 +181,7 @@ class Importance:
     """The predicted standard deviation moves by so much."""
     std_spread: float
     score: float | None = None
-    """The CRPS, of classes the log loss, rises by so much; None without targets."""
+    """The CRPS, of classes the log loss, rises by so much, where targets are known exactly; None without targets."""
     score_spread: float | None = None
 
 
@@ -176,15 +192,13 @@ def importance(
     check_positive_int("repeats", repeats)
     rng = np.random.default_rng(random_state)
     plain = sample.predict(fitted)
-    mean, doubt, score = _state(plain, sample.y)
+    mean, doubt, score = _state(plain, sample)
     found = []
     for k, (name, encoding) in enumerate(zip(fitted.preprocessor.names, fitted.preprocessor.encodings, strict=True)):
         moves = np.zeros((repeats, 3))
         for row in moves if encoding.width else ():  # a column without outputs moves nothing
             shuffled = sample.columns[k].rows(rng.permutation(len(sample)))
-            others = _state(
-                replace(sample, columns=tuple(_with(sample.columns, k, shuffled))).predict(fitted), sample.y
-            )
+            others = _state(replace(sample, columns=tuple(_with(sample.columns, k, shuffled))).predict(fitted), sample)
             row[:] = np.abs(others[0] - mean).sum(1).mean(), np.abs(others[1] - doubt).mean(), others[2] - score
         of_mean, of_std, of_score = zip(moves.mean(0).tolist(), moves.std(0).tolist(), strict=True)
         scored = (None, None) if sample.y is None else of_score
@@ -192,13 +206,14 @@ def importance(
     return sorted(found, key=lambda one: -one.mean)
 
 
-def _state(found: PredictiveDistribution, y: Floats | None) -> tuple[Floats, Floats, float]:
+def _state(found: PredictiveDistribution, sample: Sample) -> tuple[Floats, Floats, float]:
     """What may move: means [n, 1] or half of the probabilities [n, classes], the uncertainty [n], and the score."""
+    y, exact = sample.y, sample.exact
     if isinstance(found.tensors, Classes):
         p = found.tensors.probabilities
         score = 0.0 if y is None else -float(found.log_prob(y).mean())
         return 0.5 * p.numpy(), torch.special.entr(p).sum(1).numpy(), score
-    return found.mean[:, None], found.std, 0.0 if y is None else float(found.crps(y).mean())
+    return found.mean[:, None], found.std, 0.0 if y is None else float(found[exact].crps(y[exact]).mean())
 
 
 # ---- effects ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Each is a function of an estimator, a table and its targets. As scikit-learn wants it, more is better: a score is the
 negative of the NLL, the CRPS or the interval score, in mean over the rows. The estimator is a `DeepBasisRegressor`, a
-`Pipeline` that ends in one, or a search over either.
+`Pipeline` that ends in one, or a search over either. Of counts, `exposure` says what each was counted over; a search
+hands it on, if scikit-learn's metadata routing is on.
 
 Examples
 --------
@@ -18,45 +19,79 @@ True
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
+from sklearn.utils.metadata_routing import MetadataRequest
 
 from deepbasis.errors import InputError
-from deepbasis.estimators import NO_EXPOSURE
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.tables.targets import check_targets, check_weight
 
 
-def nll(estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+def nll(
+    estimator: BaseEstimator,
+    X: Any,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    exposure: ArrayLike | None = None,
+) -> float:
     """The mean log density of the targets: minus the NLL, in nats."""
-    return _mean(_predicted(estimator, X).log_prob(check_targets(y)), sample_weight)
+    return _mean(_predicted(estimator, X, exposure).log_prob(check_targets(y)), sample_weight)
 
 
-def crps(estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+def crps(
+    estimator: BaseEstimator,
+    X: Any,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    exposure: ArrayLike | None = None,
+) -> float:
     """Minus the mean CRPS, in the target's units."""
-    return -_mean(_predicted(estimator, X).crps(check_targets(y)), sample_weight)
+    return -_mean(_predicted(estimator, X, exposure).crps(check_targets(y)), sample_weight)
 
 
 def interval_score(
-    estimator: BaseEstimator, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, *, coverage: float = 0.95
+    estimator: BaseEstimator,
+    X: Any,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    exposure: ArrayLike | None = None,
+    *,
+    coverage: float = 0.95,
 ) -> float:
     """Minus the mean of width + 2 / (1 - coverage) * distance of the target from the interval, if it lies outside."""
-    lower, upper = _predicted(estimator, X).interval(coverage)
+    lower, upper = _predicted(estimator, X, exposure).interval(coverage)
     target = check_targets(y)
     outside = np.maximum(lower - target, 0.0) + np.maximum(target - upper, 0.0)
     return -_mean(upper - lower + 2.0 / (1.0 - coverage) * outside, sample_weight)
 
 
-def predict_dist(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
-    """The distribution of every row, also through a pipeline or a search, which have no `predict_dist` themselves."""
+def _routing(name: str) -> MetadataRequest:
+    """To scikit-learn: with metadata routing on, an exposure that a search is given comes here too."""
+    request = MetadataRequest(owner=name)
+    for parameter, wanted in (("exposure", True), ("sample_weight", False)):
+        request.score.add_request(param=parameter, alias=wanted)
+    return request
+
+
+for _score in (nll, crps, interval_score):
+    _score.get_metadata_routing = partial(_routing, _score.__name__)  # type: ignore[attr-defined]
+
+
+def predict_dist(estimator: BaseEstimator, X: Any, exposure: ArrayLike | None = None) -> PredictiveDistribution:
+    """The distribution of every row, also through a pipeline or a search, which have no `predict_dist` themselves.
+
+    Of counts with a rate, that of an `exposure` for each row, in place of 1.
+    """
     regressor, table = _last_step(estimator, X)
     found: PredictiveDistribution = regressor.predict_dist(table)
-    return found
+    return found if exposure is None else found.exposed(exposure)
 
 
 def _last_step(estimator: BaseEstimator, X: Any) -> tuple[Any, Any]:
@@ -71,14 +106,12 @@ def _last_step(estimator: BaseEstimator, X: Any) -> tuple[Any, Any]:
     return estimator, X
 
 
-def _predicted(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
+def _predicted(estimator: BaseEstimator, X: Any, exposure: ArrayLike | None) -> PredictiveDistribution:
     """The same, to be scored."""
-    regressor, table = _last_step(estimator, X)
-    fitted = getattr(regressor, "fitted_", None)
+    fitted = getattr(_last_step(estimator, X)[0], "fitted_", None)
     if isinstance(fitted, Fitted):
-        fitted.target.check_exposed(False, NO_EXPOSURE)
-    found: PredictiveDistribution = regressor.predict_dist(table)
-    return found
+        fitted.target.check_exposed(exposure is not None)
+    return predict_dist(estimator, X, exposure)
 
 
 def _mean(values: NDArray[np.float64], weight: ArrayLike | None) -> float:

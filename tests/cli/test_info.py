@@ -10,10 +10,12 @@ from deepbasis import DeepBasisRegressor, __version__
 from support.command import SMALL, assert_one_line, good, run
 from support.regressors import small
 
+NOTHING_BESIDE = {"lower": None, "upper": None, "exposure": None}
+
 
 def test_the_file_knows_its_target_and_its_columns(here):
     known = json.loads(good("info", "model", "--json").stdout)
-    assert known["target"] == {"name": "price", "kind": "number", "transform": "identity"}
+    assert known["target"] == {"name": "price", "kind": "number", "transform": "identity", **NOTHING_BESIDE}
     kinds = {column["name"]: column["kind"] for column in known["columns"]}
     assert kinds == {
         "size": "numeric",
@@ -56,7 +58,7 @@ def test_the_name_of_a_series_is_the_targets(tmp_path, y, name):
     X = np.arange(40.0)[:, None]
     small(members=1, epochs=1, target="count").fit(X, y).save(tmp_path / "m")
     known = json.loads(good("info", str(tmp_path / "m"), "--json").stdout)
-    assert known["target"] == {"name": name, "kind": "count", "transform": "count"}
+    assert known["target"] == {"name": name, "kind": "count", "transform": "count", **NOTHING_BESIDE}
     assert [column["name"] for column in known["columns"]] == ["x0"]
     pd.DataFrame({"x0": X[:, 0], "count": y}).to_csv(tmp_path / "t.csv", index=False)
     assert good("info", str(tmp_path / "m")).stdout.startswith(f"{tmp_path / 'm'} predicts ")

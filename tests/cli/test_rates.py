@@ -36,6 +36,7 @@ def test_fit_predict_evaluate(tables: Path, monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(pd.read_csv("rates.csv")["mean"], loaded.predict(X), rtol=1e-9)
     scores = json.loads(good("evaluate", "model", "train.csv", "--json").stdout)
     assert scores == pytest.approx({"rows": 120, **loaded.evaluate(X, table["claims"], exposure=years)}, rel=1e-9)
+    assert good("info", "model").stdout.startswith("model predicts 'claims' (rate, counted over 'years')")
 
 
 def test_a_report_and_an_explanation_of_counts_without_a_known_exposure(

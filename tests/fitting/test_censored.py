@@ -109,6 +109,25 @@ def test_crossed_bounds_are_one_clear_error(spoil):
         small().fit(X, y, lower=lower, upper=upper)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("side", "words"), [("lower", "no row has a lower end"), ("upper", "no row has an upper end")])
+def test_some_row_must_have_an_end(tmp_path, side, words, stream):
+    """All rows censored on one side say nothing about the other. One that is exact does."""
+    X, y = easy(60)
+    ends = np.full(60, np.nan)
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y, end=ends)
+    table.loc[0, "end"] = y[0]
+    table.to_csv(tmp_path / "some.csv", index=False)
+    table.assign(end=np.where(y > 100.0, y, -np.inf if side == "lower" else np.inf)).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    with pytest.raises(InputError, match=words):
+        small().fit(X, y, **{side: ends})
+    with pytest.raises(InputError, match=words):
+        small().fit_dataset(tmp_path / "t.csv", "y", stream=stream, **{side: "end"})
+    small(epochs=1).fit_dataset(tmp_path / "some.csv", "y", **{side: "end"})
+
+
 def test_what_bounds_are_not_for():
     X, y = easy(50)
     for given, message in (

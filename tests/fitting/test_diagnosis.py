@@ -100,6 +100,15 @@ def test_intervals_that_are_too_narrow_are_told() -> None:
     assert "60% of the targets in 95% intervals" in str(narrow)
 
 
+def test_the_tenths_of_ratings_are_filled_evenly():
+    """Two ratings, equally likely: each is spread over half of the tenths."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(1_200, 1)), (rng.random(1_200) < 0.5).astype(float)
+    found = small(members=1, epochs=3, target="ordinal", validation_fraction=0.5).fit(X, y).diagnose()
+    assert sum(found.pit) == pytest.approx(1.0)
+    assert max(found.pit) < 0.13
+
+
 def test_counts_and_folds_and_streams_have_one_too(tmp_path: Path) -> None:
     X, y = table(600)
     counted = learner(target="count", epochs=3).fit(X, np.floor(np.exp(y / 2))).diagnose()

@@ -1,15 +1,18 @@
 """What `predict_dist` gives: numpy in, numpy out, and the same numbers as the mixture of torch tensors behind it."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
 
 from deepbasis import DeepBasisRegressor, Gaussian, GaussianMixture, InputError
 from deepbasis.fitting.distribution import PredictiveDistribution
+from deepbasis.gp.counts import Counts
 from deepbasis.gp.discrete import Discrete, Steps
 from deepbasis.gp.warped import Warped
 from deepbasis.gp.warps import Log
+from deepbasis.tables.warps import quantile_warp
 
 
 @pytest.fixture
@@ -153,3 +156,71 @@ def test_a_plot_shows_each_rows_interval_and_which_targets_lie_outside(dist):
     ends = np.array([path.vertices[:, 1] for path in ax.collections[0].get_paths()])
     np.testing.assert_allclose(ends, np.stack([lower, upper], 1))
     assert dist.plot(ax) is ax
+
+
+KINDS = {
+    "mixture": lambda base: base,
+    "log": lambda base: Warped(base, Log(3.0)),
+    "warp": lambda base: Warped(base, quantile_warp(np.random.default_rng(0).gamma(2.0, size=200), None)),
+    "ordinal": lambda base: Discrete(base, Steps("ordinal", (0.0, 1.0, 2.5), (-1.0, 0.5))),
+    "counts": lambda base: Counts(base.means, base.variances, torch.zeros_like(base.means)),
+}
+
+
+@pytest.fixture(params=KINDS)
+def any_dist(request, dist) -> PredictiveDistribution:
+    base = dist.tensors
+    return PredictiveDistribution(KINDS[request.param](GaussianMixture(base.means, base.variances)))
+
+
+def test_one_number_is_that_of_every_row(any_dist):
+    for name in ("cdf", "pdf", "log_prob", "crps"):
+        of = getattr(any_dist, name)
+        for one in (1, 1.0, np.float64(1.0), np.array(1.0), torch.tensor(1.0)):
+            np.testing.assert_array_equal(of(one), of(np.ones(7)))
+    np.testing.assert_allclose(any_dist.survival(1.0), 1.0 - any_dist.cdf(1.0))
+
+
+def test_a_target_that_is_missing_has_no_score(any_dist):
+    y = np.array([1.0, np.nan, 1.0, 1.0, 1.0, 1.0, 1.0])
+    with_density = not isinstance(any_dist.tensors, Discrete | Counts)  # NaN is no value: its probability is 0
+    for name in ("cdf", "crps", *(["log_prob"] if with_density else [])):
+        found = getattr(any_dist, name)(y)
+        assert np.isnan(found[1])
+        np.testing.assert_array_equal(np.delete(found, 1), np.delete(getattr(any_dist, name)(np.ones(7)), 1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "rows are taken by their numbers, a mask or a slice, and at least one"),
+        ("a", "rows are taken by their numbers, a mask or a slice"),
+        ([0.5], "rows are taken by their numbers, a mask or a slice"),
+        (True, "rows are taken by their numbers, a mask or a slice"),
+        ([[0, 1]], "rows are taken by their numbers, a mask or a slice"),
+        (np.ones(3, dtype=bool), "a mask must say yes or no to each of 7 rows, got 3"),
+        ([0, 9], "there is no row 9: there are 7"),
+    ],
+)
+def test_rows_that_are_not_there_are_refused_in_plain_words(any_dist, rows, words):
+    with pytest.raises(InputError, match=words):
+        any_dist[rows]
+
+
+def test_rows_by_a_pandas_mask(any_dist):
+    """Which torch may not write to: it has nothing to warn of."""
+    mask = pd.Series(np.arange(7)) % 2 == 0
+    mask.to_numpy().flags.writeable = False
+    np.testing.assert_array_equal(any_dist[mask].mean, any_dist[[0, 2, 4, 6]].mean)
+    np.testing.assert_allclose(any_dist[np.int64(-1)].mean, any_dist.mean[-1:], rtol=1e-12)
+
+
+def test_draws_start_from_numpys_generator_too(any_dist):
+    def drawn(seed: int) -> np.ndarray:
+        return any_dist.sample(2, random_state=np.random.default_rng(seed))
+
+    np.testing.assert_array_equal(drawn(3), drawn(3))
+    assert not np.array_equal(drawn(3), drawn(4))
+    going_on = np.random.default_rng(3)
+    np.testing.assert_array_equal(any_dist.sample(2, random_state=going_on), drawn(3))
+    assert not np.array_equal(any_dist.sample(2, random_state=going_on), drawn(3))

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
-from deepbasis.gp.censored import CensoredLikelihood, concordance, evaluate, integrated_brier_score, log_observed
+from deepbasis.gp import metrics
+from deepbasis.gp.censored import CensoredLikelihood, concordance, evaluate, integrated_brier_score, log_observed, pit
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
 from deepbasis.gp.warped import Warped
@@ -167,6 +168,20 @@ def test_the_weights_undo_the_censoring():
     other, all_y, _ = process(40_000, censored=False)
     expected = torch.stack([(other.cdf(t.expand_as(all_y)) - (all_y <= t).double()).square().mean() for t in times])
     assert found == pytest.approx(float(expected.mean()), rel=0.03)
+
+
+def test_what_predicts_the_times_is_calibrated_however_they_are_cut_off():
+    """A row that is cut off is spread over what is left of its distribution; exact rows alone are the early ones."""
+    n = 20_000
+    predicted, y, exact = process(n, censored=True)
+    infinite = torch.full_like(y, math.inf)
+    upper = torch.where(exact, y, infinite)
+    assert evaluate(predicted, y, y, upper)["calibration_error"] < 3 * 0.5 / math.sqrt(n)
+    low, high = pit(predicted, y, y, upper)
+    torch.testing.assert_close(low, predicted.cdf(y))
+    torch.testing.assert_close(high, torch.where(exact, low, 1.0))
+    some = exact.nonzero()[:, 0]
+    assert float(metrics.calibration_error(predicted[some], y[some])) > 0.05
 
 
 def test_the_scores_of_a_censored_target():

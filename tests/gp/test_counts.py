@@ -1,6 +1,7 @@
 """Poisson and negative binomial counts: against scipy and GPyTorch, and their distribution against itself."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,10 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from deepbasis.errors import InputError
+from deepbasis.gp import metrics
+from deepbasis.gp.classes import ClassLikelihood
 from deepbasis.gp.counts import Counts, NegativeBinomialLikelihood, PoissonLikelihood, log_expected, log_probability
+from deepbasis.gp.intervals import IntervalLikelihood
 from deepbasis.gp.likelihoods import Likelihood
 
 CASES = [  # count, mean and variance of f
@@ -99,6 +103,44 @@ def test_values_are_those_of_gpytorch_at_the_same_parameters():
         torch.testing.assert_close(ours.log_density(count, mean, var), marginal, rtol=1e-6, atol=1e-6)
 
 
+def test_two_classes_are_gpytorchs_bernoulli_at_the_same_parameters():
+    """Both are a probit. An interval above or below 0, with noise 1, is the same, and has the expectation too.
+
+    GPyTorch's marginal goes by 1 - p, which has 1e-16 / p of its digits: 1e-8 where p > 1e-7. Its expectation is by 20
+    nodes of Gauss and Hermite, and is given 100; its log Phi is right to 1e-3 only below -1, and to all digits above.
+    Ours has two nodes to a standard deviation of f: at one of 2, where log Phi bends between them, it is right to 1e-7.
+    """
+    gpytorch = pytest.importorskip("gpytorch")
+    y, mean, var = (
+        one.reshape(-1)
+        for one in torch.meshgrid(
+            torch.tensor([0.0, 1.0]).double(),
+            torch.linspace(-4.0, 4.0, 9).double(),
+            torch.tensor([0.01, 0.3, 1.0, 4.0]).double(),
+            indexing="ij",
+        )
+    )
+    with torch.no_grad(), gpytorch.settings.num_gauss_hermite_locs(100):
+        peer, f = (
+            gpytorch.likelihoods.BernoulliLikelihood().double(),
+            gpytorch.distributions.MultivariateNormal(mean, torch.diag(var)),
+        )
+        marginal, expected = peer.log_marginal(y, f), peer.expected_log_prob(y, f)
+        classes = ClassLikelihood(classes=2).double().log_density(y, mean[:, None], var)
+        interval = IntervalLikelihood(1.0, edges=(0.0,)).double()
+        torch.testing.assert_close(classes, marginal, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(interval.log_density(y - 0.5, mean, var), marginal, rtol=1e-8, atol=1e-8)
+        found, sign = interval.expected_log_density(y - 0.5, mean, var), 2.0 * y - 1.0
+        exact = peer.quadrature(lambda samples: torch.special.log_ndtr(sign * samples), f)
+        narrow = var <= 1.0
+        torch.testing.assert_close(found[narrow], exact[narrow], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(found, exact, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        above = sign * mean - 7.0 * var.sqrt() > -1.0
+        assert above.sum() >= 10
+        torch.testing.assert_close(found[above], expected[above], rtol=1e-8, atol=1e-8)
+
+
 def test_a_poissons_expected_log_density_has_a_closed_form():
     count, mean, var = torch.tensor(CASES, dtype=torch.float64).T
     expected = count * mean - (mean + 0.5 * var).exp() - torch.lgamma(count + 1.0)
@@ -154,6 +196,63 @@ def test_the_distribution_is_its_probabilities(a: float):
         assert bool((dist.cdf(quantile) >= q).all())
         assert bool(((quantile == 0) | (dist.cdf(quantile - 1.0) < q)).all())
         torch.testing.assert_close(dist.quantile(q), quantile)
+
+
+@pytest.mark.parametrize("a", [0.0, 1e-4, 0.2, 2.0])
+@pytest.mark.parametrize(("log_rate", "variance"), [(0.5, 0.3), (4.0, 1e-8), (4.5, 0.5), (7.0, 0.02)])
+def test_scores_are_those_of_scipys_mixtures(a: float, log_rate: float, variance: float):
+    """Of two members, by 6,001 nodes each; the CRPS by a sum over all values. Counts of thousands are no slower.
+
+    1e-10, and beside the CRPS's own size what the ends of the sums leave.
+    """
+    means = torch.tensor([[log_rate], [log_rate + 0.1]]).double()
+    dist = Counts(means, torch.full_like(means, variance), torch.full_like(means, a))
+    z = np.linspace(-7.0, 7.0, 6_001)
+    rate = np.exp(means.numpy() + math.sqrt(variance) * z)  # [2, q]
+    shares = np.exp(-0.5 * z * z) / np.exp(-0.5 * z * z).sum()
+    law = stats.poisson(rate) if a == 0.0 else stats.nbinom(1.0 / a, 1.0 / (1.0 + a * rate))
+
+    def cdf(value: float) -> float:
+        return float((law.cdf(value) @ shares).mean())
+
+    middle = float(dist.quantile(0.5))
+    for y in (0.0, np.floor(0.5 * middle), middle, np.ceil(2.5 * middle) + 3.0):
+        assert float(dist.cdf([y])) == pytest.approx(cdf(y), rel=1e-10, abs=1e-10)
+        assert float(dist.below([y])) == pytest.approx(cdf(y - 1.0), rel=1e-10, abs=1e-10)
+    for q in (1e-4, 0.025, 0.5, 0.975, 0.9999):
+        found = float(dist.quantile(q))
+        assert cdf(found) >= q - 1e-12
+        assert cdf(found - 1.0) < q + 1e-12
+
+
+@pytest.mark.parametrize("a", [0.0, 0.3])
+@pytest.mark.parametrize(("log_rate", "variance"), [(0.5, 0.3), (3.5, 1e-8), (4.0, 0.1), (6.0, 0.01)])
+def test_the_crps_is_a_sum_over_all_values(a: float, log_rate: float, variance: float):
+    """By scipy's probabilities at nodes of f, up to where 1e-13 is left; and far from any value."""
+    means = torch.tensor([[log_rate], [log_rate + 0.1]]).double()
+    dist = Counts(means, torch.full_like(means, variance), torch.full_like(means, a))
+    last = int(dist.quantile(1.0 - 1e-13))
+    values = np.arange(last + 1.0)
+    z = np.linspace(-7.0, 7.0, 141)
+    shares = np.exp(-0.5 * z * z) / np.exp(-0.5 * z * z).sum()
+    rate = np.exp(means.numpy() + math.sqrt(variance) * z)  # [2, q]
+    law = stats.poisson(rate) if a == 0.0 else stats.nbinom(1.0 / a, 1.0 / (1.0 + a * rate))
+    below = (law.cdf(values[:, None, None]) @ shares).mean(1)
+    for y in (-2.0, 0.0, 0.4, float(dist.mean) // 1, float(dist.mean) + 0.3, 3.0 * last):
+        part = np.clip(y - values, 0.0, 1.0)
+        expected = (part * below**2 + (1.0 - part) * (1.0 - below) ** 2).sum() + max(-y, 0.0) + max(y - last - 1.0, 0.0)
+        assert float(dist.crps([y])) == pytest.approx(expected, rel=1e-10)
+
+
+def test_large_counts_take_no_longer_than_small_ones():
+    """Rates up to 100,000: a walk through all values would take minutes, and more than there is memory for."""
+    means = torch.linspace(0.0, math.log(1e5), 8).double()[None].repeat(2, 1)
+    dist = Counts(means, torch.full_like(means, 0.02), torch.zeros_like(means))
+    y = dist.sample(1, torch.Generator().manual_seed(0))[0]
+    began = time.process_time()
+    scores = metrics.evaluate(dist, y)
+    assert time.process_time() - began < 10.0  # about 1 s
+    assert 0.5 < scores["coverage_95"] <= 1.0
 
 
 @pytest.mark.parametrize("a", [0.0, 0.2])

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from deepbasis.errors import InputError
 from deepbasis.gp import metrics
+from deepbasis.gp.counts import Counts
+from deepbasis.gp.discrete import Discrete, Steps
 from deepbasis.gp.predictive import Gaussian, GaussianMixture
 
 N = 500
@@ -98,6 +100,41 @@ def test_a_sample_of_the_forecast_is_calibrated_within_its_error():
     y = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert float(metrics.calibration_error(unit(n), y)) < 3 * 0.5 / math.sqrt(n)
     assert float(metrics.coverage(unit(n), y)) == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / n))
+
+
+def poisson(n: int, rate: float) -> Counts:
+    """Of one rate: the variance of its logarithm is next to nothing."""
+    mean = torch.full((1, n), math.log(rate), dtype=torch.float64)
+    return Counts(mean, torch.full_like(mean, 1e-12), torch.zeros_like(mean))
+
+
+def rating(n: int) -> Discrete:
+    mean = torch.linspace(-2.0, 2.0, n, dtype=torch.float64)
+    return Discrete(Gaussian(mean, torch.ones_like(mean)), Steps("ordinal", (0.0, 1.0, 2.5, 7.0), (-1.0, 0.2, 1.5)))
+
+
+@pytest.mark.parametrize("forecast", [lambda n: poisson(n, 1.0), lambda n: poisson(n, 12.0), rating])
+def test_a_sample_of_a_forecast_of_values_is_calibrated_within_its_error(forecast):
+    """The steps of a cdf are as high as the probabilities of values; that is no error of the forecast."""
+    n = 20_000
+    p = forecast(n)
+    y = p.sample(1, torch.Generator().manual_seed(0))[0]
+    assert float(metrics.calibration_error(p, y)) < 3 * 0.5 / math.sqrt(n)
+    low, high = metrics.pit(p, y)
+    torch.testing.assert_close(high - low, p.pdf(y), rtol=1e-6, atol=1e-9)
+    share = metrics.pit_shares(low, high, torch.tensor([0.1, 0.5, 0.9]).double())
+    np.testing.assert_allclose(share, [0.1, 0.5, 0.9], atol=4 * 0.5 / math.sqrt(n))
+
+
+def test_a_forecast_of_values_that_is_wrong_is_found():
+    """Counts of rate 2, taken for counts of rate 1: by their definition, level by level."""
+    n, levels = 4_000, np.arange(1, 20) / 20
+    y = torch.from_numpy(np.random.default_rng(0).poisson(2.0, n)).double()
+    ends = stats.poisson(1.0).cdf(y - 1.0), stats.poisson(1.0).cdf(y)
+    shares = np.array([np.clip((p - ends[0]) / (ends[1] - ends[0]), 0.0, 1.0).mean() for p in levels])
+    error = float(metrics.calibration_error(poisson(n, 1.0), y))
+    assert error == pytest.approx(np.abs(shares - levels).mean(), rel=1e-6)
+    assert error > 0.15
 
 
 def test_a_forecast_twice_too_certain_is_found():

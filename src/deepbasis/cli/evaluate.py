@@ -29,8 +29,10 @@ def evaluate(
     model: Model,
     test: Annotated[str, typer.Argument(metavar="TEST", help=f"Rows with their targets: {TABLE}", show_default=False)],
     target: KnownTarget = None,
-    lower: Annotated[str | None, option("COLUMN", "Lower bounds of a censored target.", ROLES)] = None,
-    upper: Annotated[str | None, option("COLUMN", "Upper bounds of it.", ROLES)] = None,
+    lower: Annotated[
+        str | None, option("COLUMN", "Lower bounds of a censored target; by default those of the fit.", ROLES)
+    ] = None,
+    upper: Annotated[str | None, option("COLUMN", "Upper bounds of it; by default those of the fit.", ROLES)] = None,
     exposure: KnownExposure = None,
     separator: Separator = "",
     decimal: Decimal = "",

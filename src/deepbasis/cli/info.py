@@ -47,6 +47,9 @@ def _record(fitted: Fitted, path: Path) -> dict[str, Any]:
             "name": ", ".join(fitted.target.outputs) or fitted.target_name,
             "kind": _TARGETS.get(fitted.target.name, fitted.target.name),
             "transform": fitted.target.name,
+            "lower": fitted.target.lower,
+            "upper": fitted.target.upper,
+            "exposure": fitted.target.exposure,
         },
         "rows": fitted.rows,
         "columns": [
@@ -87,7 +90,7 @@ def _print_info(known: dict[str, Any]) -> None:
         else f", trained by its {target['transform']}"
     )
     wide = "1 column" if len(columns) == 1 else f"{len(columns):,} columns"
-    typer.echo(f"{known['model']} predicts {name} ({target['kind']}{transform})")
+    typer.echo(f"{known['model']} predicts {name} ({target['kind']}{transform}{_beside(target)})")
     typer.echo(f"fitted to {known['rows']:,} rows of {wide}; {known['bytes']:,} bytes")
     typer.echo(", ".join(f"{program} {version}" for program, version in known["versions"].items()))
     table = text_table("Columns", ["", "kind", "gaps", "encoded columns"])
@@ -105,6 +108,12 @@ def _print_info(known: dict[str, Any]) -> None:
     typer.echo("The plan, of which candidate {chosen} was chosen:".format(**known))
     for line in known["plan"]:
         typer.echo(f"  {line}")
+
+
+def _beside(target: dict[str, Any]) -> str:
+    """The columns of its bounds and of its exposure."""
+    words = {"lower": "at least", "upper": "at most", "exposure": "counted over"}
+    return "".join(f", {say} '{one_line(target[key])}'" for key, say in words.items() if target[key] is not None)
 
 
 def _outputs(column: dict[str, Any]) -> str:

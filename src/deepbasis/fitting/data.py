@@ -30,7 +30,7 @@ from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise
 from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.table import Table, fold_masks, held_out_mask, parts, row_labels, set_apart
-from deepbasis.tables.targets import check_precision, group_names
+from deepbasis.tables.targets import check_ends, check_precision, group_names
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -134,6 +134,8 @@ class TableData:
             raise InputError("y_val must have the same columns as y, in the same order")
         every_y = table.y if rows is None else np.concatenate([table.y, rows.y])
         censored = table.bounds is not None
+        if table.bounds is not None:
+            check_ends(table.bounds)
         if given.labels is not None:
             target, because = TargetScaler(0.0, 1.0, given.labels), str(given.labels)
         elif given.outputs:
@@ -152,6 +154,7 @@ class TableData:
                 censored=censored,
                 exposure=known.exposure,
                 exposure_name=known.exposure_name,
+                bound_names=known.bound_names,
             )
         if rows is not None and table.exposure is not None and rows.exposure is None:
             raise InputError("rows to validate on have no exposure: leave X_val and y_val out, or the exposure")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from deepbasis.fitting.held_out import mean_and_error
 from deepbasis.fitting.start import straight_line
 from deepbasis.gp import metrics
 from deepbasis.gp.counts import Counts
-from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.likelihoods import NOISE_FLOOR
 from deepbasis.gp.objectives import weighted_mean
 from deepbasis.gp.predictive import Gaussian, Predictive
@@ -118,17 +118,15 @@ def diagnose(
     ours, *rivals = (target.distribution(one.double()) for one in (predicted, *_rivals(known, held_out.x)))
     losses = [one.crps(y) for one in (ours, *rivals)]
     crps, crps_constant, crps_line = (max(float(weighted_mean(loss, weight)), _LEAST) for loss in losses)
-    pit = ours.cdf(y)
-    if isinstance(ours, Discrete):
-        pit = pit - 0.5 * ours.log_prob(y).exp()
-    tenth = (pit * _TENTHS).long().clamp(0, _TENTHS - 1)
+    between = torch.arange(1, _TENTHS, dtype=torch.float64) / _TENTHS
+    up_to = [0.0, *metrics.pit_shares(*metrics.pit(ours, y), between, weight).tolist(), 1.0]
     coverage = [float(metrics.coverage(ours, y, level, weight)) for level in LEVELS]
     findings = [*_beside(losses, weight), *_held(coverage[-1], len(y)), *_columns(known, preprocessor)]
     findings += _silent(lambda x: target.distribution(predict(x).double()), held_out, y, preprocessor)
     return Diagnosis(
         rows=len(y),
         coverage=tuple(coverage),
-        pit=tuple(float(weighted_mean((tenth == k).double(), weight)) for k in range(_TENTHS)),
+        pit=tuple(max(0.0, high - low) for low, high in pairwise(up_to)),
         crps=crps,
         crps_constant=crps_constant,
         crps_line=crps_line,

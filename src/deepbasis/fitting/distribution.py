@@ -22,6 +22,8 @@ from deepbasis.tables.predictions import OutputColumns, PredictionColumns
 from deepbasis.tables.targets import check_exposure
 
 Floats = NDArray[np.float64]
+RandomState = int | np.random.RandomState | np.random.Generator | None
+"""What draws start from."""
 
 _MANY_ROWS = 4_096
 _SHOWN = 5  # in a notebook
@@ -59,7 +61,7 @@ class PredictiveDistribution:
 
     def __getitem__(self, rows: Any) -> PredictiveDistribution:
         """The distribution of a slice, a mask or a list of rows; a single index gives a distribution of one row."""
-        if isinstance(rows, int | np.integer):
+        if isinstance(rows, int | np.integer) and not isinstance(rows, bool):
             return PredictiveDistribution(self.tensors[int(rows)], self._device)
         some = self.tensors[rows if isinstance(rows, slice) else np.asarray(rows)]
         return PredictiveDistribution(some, self._device)
@@ -143,18 +145,25 @@ class PredictiveDistribution:
             raise InputError("exposure is for counts: fit with likelihood='poisson' or 'negative-binomial'")
         return PredictiveDistribution(self.tensors.exposed(torch.from_numpy(check_exposure(exposure, len(self))).log()))
 
+    def _targets(self, y: Any) -> ArrayLike:
+        """A single number is that of every row."""
+        is_number = isinstance(y, float | int | np.number | np.ndarray | torch.Tensor) and np.ndim(y) == 0
+        found: ArrayLike = np.full(len(self), float(y)) if is_number else y
+        return found
+
     def cdf(self, y: ArrayLike) -> Floats:
-        return self.tensors.cdf(y).numpy()
+        """The probability of at most y: a number for each row, or one for all."""
+        return self.tensors.cdf(self._targets(y)).numpy()
 
     def pdf(self, y: ArrayLike) -> Floats:
-        return self.tensors.pdf(y).numpy()
+        return self.tensors.pdf(self._targets(y)).numpy()
 
     def log_prob(self, y: ArrayLike) -> Floats:
-        return self.tensors.log_prob(y).numpy()
+        return self.tensors.log_prob(self._targets(y)).numpy()
 
     def crps(self, y: ArrayLike) -> Floats:
         """Continuous ranked probability score, in the target's units."""
-        return self.tensors.crps(y).numpy()
+        return self.tensors.crps(self._targets(y)).numpy()
 
     def entropy(self) -> Floats:
         """How uncertain each row is, in nats: E[-log p(y)], of a count or a rating the entropy of its probabilities."""
@@ -177,7 +186,7 @@ class PredictiveDistribution:
         ax = plots.new_figure(6.4, 3.2).subplots() if ax is None else ax
         return plots.intervals(ax, self.mean, *self.interval(coverage), y=y, coverage=coverage)
 
-    def sample(self, n: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
+    def sample(self, n: int = 1, random_state: RandomState = None) -> Floats:
         """Draws [rows, n], independent between rows."""
         return self.tensors.sample(check_positive_int("n", n), generator(random_state)).T.numpy()
 
@@ -208,9 +217,11 @@ def scores(
     return censored.evaluate(predicted, numbers, lower, upper, counted)
 
 
-def generator(random_state: int | np.random.RandomState | None) -> torch.Generator:
+def generator(random_state: RandomState) -> torch.Generator:
     """From None numpy's global state is drawn from, as in scikit-learn: `np.random.seed` holds."""
     made = torch.Generator()
+    if isinstance(random_state, np.random.Generator):
+        return made.manual_seed(int(random_state.integers(2**31 - 1)))
     seed = check_seed("random_state", random_state)
     if not isinstance(seed, int):
         seed = int((np.random if seed is None else seed).randint(2**31 - 1))

@@ -11,6 +11,7 @@ import torch
 from deepbasis.fitting.budget import Machine, check_fits
 from deepbasis.fitting.distribution import PredictiveDistribution, scores
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
+from deepbasis.fitting.targets import bound_columns
 from deepbasis.fitting.update import NewRows, Scores, check_learns, update
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import OddCells
@@ -55,9 +56,10 @@ def evaluate_file(
     exposure: str | None = None,
     machine: Machine | None = None,
 ) -> tuple[int, dict[str, float]]:
-    """The number of rows of one file, and the scores of their predictions; the model may know the names of its target
-    and of its exposure. All of them are held in memory, and refused where the machine has too little."""
+    """The number of rows of one file, and the scores of their predictions; the model may know the names of its target,
+    its bounds and its exposure. All of them are held in memory, and refused where the machine has too little."""
     exposure = fitted.scored_exposure(exposure)
+    lower, upper = bound_columns(fitted.target, data, lower, upper)
     targets = fitted.target_columns(target)
     columns = [column for column in (*targets, lower, upper, exposure) if column is not None]
     beside = [] if fitted.preprocessor.input_columns else columns  # of an array: all columns but these

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from deepbasis.errors import InputError, check_positive_int
-from deepbasis.fitting.distribution import PredictiveDistribution, frame, generator
+from deepbasis.fitting.distribution import PredictiveDistribution, RandomState, frame, generator
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.outputs import Outputs, OutputsLikelihood
 from deepbasis.gp.predictive import Predictive
@@ -79,7 +79,7 @@ class OutputsDistribution(PredictiveDistribution):
     def plot(self, ax: Any = None, y: ArrayLike | None = None, coverage: float = 0.95) -> Any:
         raise InputError("a plot is of one output: take output(name).plot()")
 
-    def sample(self, n: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
+    def sample(self, n: int = 1, random_state: RandomState = None) -> Floats:
         """Draws [rows, n, m] of all outputs together, independent between rows."""
         drawn = self.tensors.sample(check_positive_int("n", n), generator(random_state))
         return drawn.transpose(0, 1).contiguous().numpy()

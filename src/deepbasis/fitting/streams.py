@@ -37,6 +37,7 @@ from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.source import Source
 from deepbasis.tables.survey import MOST_TEXT, HeldRows, Moments, TableStatistics, sample_rows, scan
 from deepbasis.tables.table import HeldOut, most_rows
+from deepbasis.tables.targets import check_ends
 
 T = TypeVar("T")
 
@@ -230,10 +231,13 @@ class StreamData:
                 else:
                     beside: Any = {"exposure": None if roles.exposure is None else y[:, 1], "complete": False}
                     beside |= {"censored": roles.is_censored, "exposure_name": roles.exposure}
+                    beside |= {"bound_names": (roles.lower, roles.upper)}
+                    if roles.is_censored:
+                        check_ends(y[:, 1:])
                     y = y if y.ndim == 1 else y[:, 0]
                     target, because = target_scaler(spec, y, weight, np.concatenate([y, ends]), inputs, **beside)
         if target.warp is None:
-            target = statistics.target()
+            target = replace(statistics.target(), lower=target.lower, upper=target.upper)
         few = rows[: min(REFERENCE + CALIBRATION, max(1, _SOME_CELLS // preprocessor.width))]
         some = torch.from_numpy(preprocessor.encoded([column.rows(few) for column in statistics.sample])).float()
         survey = replace(survey, statistics=replace(statistics, sample=[]))  # it has been used, and may be large

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, warn_of_table
 from deepbasis.fitting.kinds import AUTO, CLASSES, COUNT, IDENTITY, LOG, ORDINAL, PROMISING, WARP
 from deepbasis.fitting.recipe import RECIPES
 from deepbasis.fitting.simple import FEWEST_ROWS, SimpleModels
@@ -20,6 +20,7 @@ from deepbasis.gp.counts import Rate
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.warps import Log
 from deepbasis.tables.scaler import Several, TargetScaler
+from deepbasis.tables.source import Source
 from deepbasis.tables.targets import check_counts
 from deepbasis.tables.warps import count_steps, ordinal_steps, quantile_warp, transformer_warp
 
@@ -44,6 +45,7 @@ def target_scaler(
     censored: bool = False,
     exposure: Floats | None = None,
     exposure_name: str | None = None,
+    bound_names: tuple[str | None, str | None] = (None, None),
     complete: bool = True,
 ) -> tuple[TargetScaler, str]:
     """From the rows to fit: the scaler that was asked for, and why, where "auto" has decided.
@@ -86,7 +88,23 @@ def target_scaler(
         if censored:
             raise InputError(f"target={name!r} has values, not bounds: leave lower and upper out, or take another")
         warp = (count_steps if name == COUNT else ordinal_steps)(y, weight, every_y)
-    return TargetScaler.fit(y, weight, warp), why
+    return replace(TargetScaler.fit(y, weight, warp), lower=bound_names[0], upper=bound_names[1]), why
+
+
+def bound_columns(target: TargetScaler, data: Any, lower: str | None, upper: str | None) -> list[str | None]:
+    """The columns of bounds that are named, or else those of the fit, where a table in files has them."""
+    if (lower, upper, target.lower, target.upper) == (None,) * 4:
+        return [None, None]
+    source, found = Source.open(data), []
+    for role, given, of_fit in (("lower", lower, target.lower), ("upper", upper, target.upper)):
+        if given is None and of_fit is not None and of_fit not in source.names:
+            warn_of_table(
+                f"{source.name} has no column '{of_fit}', the {role} bounds of the fit: its targets are taken as known "
+                f"exactly; if they are not, name the column with {role}"
+            )
+            of_fit = None
+        found.append(of_fit if given is None else given)
+    return found
 
 
 def outputs_scaler(

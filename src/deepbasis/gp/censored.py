@@ -71,10 +71,22 @@ def log_observed(predicted: Predictive, y: Numbers, lower: Numbers, upper: Numbe
     return torch.where(exact, predicted.log_prob(y), inside)
 
 
+def pit(predicted: Predictive, y: Numbers, lower: Numbers, upper: Numbers) -> tuple[Numbers, Numbers]:
+    """What `metrics.pit` is, where a row that is not exact is spread over the levels of its bounds."""
+    exact = lower == upper
+    ends = [torch.where(end.isfinite(), end, y) for end in (lower, upper)]
+    below, above = (predicted.cdf(end) for end in ends)
+    at = metrics.pit(predicted, y)
+    low = torch.where(lower.isfinite(), below, 0.0)
+    high = torch.where(upper.isfinite(), above, 1.0)
+    return torch.where(exact, at[0], low), torch.where(exact, at[1], high)
+
+
 def evaluate(
     predicted: Predictive, y: Numbers, lower: Numbers, upper: Numbers, weight: Weight = None
 ) -> dict[str, float]:
-    """The metrics of rows that are known exactly (of all, by their y, if none is), the NLL of all, and concordance.
+    """The metrics of rows that are known exactly (of all, by their y, if none is), and the NLL, the calibration error
+    and the concordance of all.
 
     If no row has an upper bound but those that are exact, also the integrated Brier score.
     """
@@ -82,6 +94,8 @@ def evaluate(
     some = exact if bool(exact.any()) else torch.ones_like(exact)
     scores = metrics.evaluate(predicted[some.nonzero()[:, 0]], y[some], None if weight is None else weight[some])
     scores["nll"] = float(-weighted_mean(log_observed(predicted, y, lower, upper), weight))
+    low, high = pit(predicted, y, lower, upper)
+    scores["calibration_error"] = float(metrics.distance_from_diagonal(low, high, weight=weight))
     scores["concordance"] = concordance(predicted.quantile(0.5), lower, upper)
     if bool((exact | upper.isposinf()).all()) and bool(exact.any()):
         scores["integrated_brier_score"] = integrated_brier_score(predicted, y, exact)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from deepbasis.errors import InputError, check_number, check_positive_int
+from deepbasis.gp import count_sums as sums
 from deepbasis.gp.likelihoods import NOISE_FLOOR, GaussianLikelihood, Moments, Target
 from deepbasis.gp.predictive import Levels, Predictive, Rows, Targets, as_levels, as_targets, at_rows
 from deepbasis.gp.warps import normal_rule
@@ -27,7 +28,8 @@ _LARGEST = 80.0  # log of a rate: in float32 exp(88) is the last
 _LAMBERT_STEPS, _NEWTON_STEPS = 6, 6
 _MANY = 20.0  # from here on Stirling's series has all digits
 _FARTHEST, _MOST_NODES = 7.0, 1_001  # of f: nodes to a standard deviation, and in all
-_MOST, _LEFT = 100_000, 1e-7  # values that are added up, unless less than this is left
+_MOST, _LEFT = 100_000, 1e-7  # values that are listed, unless less than this is left
+_TAIL = 1e-13  # below and above the values that a score adds up
 _NUMBERS_AT_A_TIME = 2**18
 _LARGEST_BASE = 1e150
 
@@ -247,21 +249,28 @@ class Counts(Predictive):
         shares = torch.exp(-0.5 * nodes.square())
         return nodes, shares / shares.sum()
 
-    def probabilities(self) -> Iterator[Float[Tensor, " n"]]:
-        """Of 0, 1, 2, ... until hardly anything is left: each is a factor, ((v - 1) a + 1) / v r / (1 + a r), more."""
+    def _nodes(self) -> tuple[Float[Tensor, "q E n"], Float[Tensor, " q"]]:
         nodes, shares = self._rule()
-        f = self.means + self.variances.sqrt() * nodes[:, None, None]  # [q, E, n]
-        rate, a = f.exp(), self.dispersions
-        log_p = torch.where(a > 0, -torch.log1p(a * rate) / torch.where(a > 0, a, 1.0), -rate)
-        factor = f - torch.log1p(a * rate)
+        return self.means + self.variances.sqrt() * nodes[:, None, None], shares
+
+    def probabilities(self) -> Iterator[Float[Tensor, " n"]]:
+        """Of 0, 1, 2, ... until hardly anything is left."""
         left = torch.ones_like(self.means[0])
-        for value in range(1, _MOST):
-            here = torch.tensordot(shares, log_p.exp(), 1).mean(0)
+        for _, here in zip(range(1, _MOST), self._from(torch.zeros_like(left)), strict=False):
             left = left - here
             yield here
             if bool((left < _LEFT).all()):
                 return
-            log_p = log_p + factor + (((value - 1) * a + 1.0) / value).log()
+
+    def _from(self, value: Float[Tensor, " n"]) -> Iterator[Float[Tensor, " n"]]:
+        """The probabilities of a value and of all after it: each is ((v - 1) a + 1) / v r / (1 + a r) of the last."""
+        f, shares = self._nodes()
+        a, log_p = self.dispersions, log_probability(value, f, self.dispersions)
+        factor = f - torch.log1p(a * f.exp())
+        while True:
+            yield torch.tensordot(shares, log_p.exp(), 1).mean(0)
+            value = value + 1.0
+            log_p += factor + (((value - 1.0) * a + 1.0) / value).log()
 
     def _by_rows(self, work: Callable[..., Tensor], *more: Tensor) -> Tensor:
         """Some rows after the others; rows of one size need about as many values."""
@@ -281,40 +290,58 @@ class Counts(Predictive):
 
     def cdf(self, y: Targets) -> Float[Tensor, " n"]:
         def work(rows: Counts, y: Tensor) -> Tensor:
-            total = torch.zeros_like(y)
-            for value, here in enumerate(rows.probabilities()):
-                total = total + torch.where(value <= y, here, 0.0)
-            return total.clamp_max(1.0)
+            found = rows._expected(sums.probability_up_to, y.floor().clamp(0.0, sums.LARGEST_VALUE)).clamp_max(1.0)
+            return torch.where(y < 0.0, 0.0, found)
 
         return self._by_rows(work, as_targets(y, self.means[0]))
+
+    def _expected(self, of: Callable[[Tensor, Tensor, Tensor], Tensor], v: Tensor) -> Tensor:
+        """The mean over f and the members of a function of (v, rate, dispersion)."""
+        f, shares = self._nodes()
+        return torch.tensordot(shares, of(v, f.exp(), self.dispersions), 1).mean(0)
+
+    def below(self, y: Targets) -> Float[Tensor, " n"]:
+        return self.cdf(as_targets(y, self.means[0]).ceil() - 1.0)
 
     def crps(self, y: Targets) -> Float[Tensor, " n"]:
-        """The integral of (P(Y <= v) - 1[v >= y])^2, from one value to the next."""
+        """E|Y - y| - 1/2 E|Y - Y'|: by sums up to y, and the sum of P(Y <= v) P(Y > v) over all values."""
+
+        def distance(y: Tensor, rate: Tensor, a: Tensor) -> Tensor:
+            whole = y.floor().clamp_min(0.0)
+            up_to, mean = (
+                torch.where(y < 0.0, 0.0, of(whole, rate, a)) for of in (sums.probability_up_to, sums.mean_up_to)
+            )
+            return rate - 2.0 * mean + y * (2.0 * up_to - 1.0)
 
         def work(rows: Counts, y: Tensor) -> Tensor:
-            total, below, last = (-y).clamp_min(0.0), torch.zeros_like(y), 0
-            for value, here in enumerate(rows.probabilities()):
-                below, last = (below + here).clamp_max(1.0), value + 1
-                part = (y - value).clamp(0.0, 1.0)  # of this step, what lies below y
-                total = total + part * below.square() + (1.0 - part) * (1.0 - below).square()
-            return total + (y - last).clamp_min(0.0)
+            return rows._expected(distance, y) - rows._half_spread()
 
         return self._by_rows(work, as_targets(y, self.means[0]))
+
+    def _half_spread(self) -> Float[Tensor, " n"]:
+        """1/2 E|Y - Y'|: small values one by one, and from some on by an integral."""
+        first, last = self.quantile([_TAIL, 1.0 - _TAIL]).unbind(1)
+        total, below = torch.zeros_like(first), self.below(first)
+        steps = (last.clamp_max(sums.LAST_SINGLE) - first).max()
+        for step, here in zip(range(int(steps) + 1), self._from(first), strict=False):
+            value, below = first + step, (below + here).clamp_max(1.0)
+            total = total + (1.0 - sums.smooth_share(value)) * below * (1.0 - below)
+
+        def both(v: Tensor) -> Tensor:
+            up_to = self._expected(sums.probability_up_to, v)
+            return up_to * (1.0 - up_to)
+
+        return total + sums.smooth_sum(both, first, last, self.variances.amin(0).sqrt())
 
     def quantile(self, q: Levels) -> Float[Tensor, " n"] | Float[Tensor, "n k"]:
         """The smallest count that y does not exceed with probability q."""
         levels = as_levels(q)
-
-        def work(rows: Counts) -> Tensor:
-            below = torch.zeros_like(rows.means[0])[:, None]
-            found = below.repeat(1, levels.numel())
-            for here in rows.probabilities():
-                below = below + here[:, None]
-                found = found + (below < levels.reshape(-1)).to(found)
-            return found
-
-        found = self._by_rows(work)
+        found = torch.stack([self._by_rows(lambda rows, level=q: rows._at(level)) for q in levels.reshape(-1)], 1)
         return found if levels.dim() else found[:, 0]
+
+    def _at(self, level: Tensor) -> Float[Tensor, " n"]:
+        level = level.to(self.means)
+        return sums.smallest_value(self.cdf, level, self.mean + self.std * torch.special.ndtri(level))
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "s n"]:
         shape = (check_positive_int("count", count), len(self))

@@ -139,9 +139,16 @@ class Discrete(Predictive):
         return (self.pmf * (self.values - self.mean[:, None]).square()).sum(1)
 
     def cdf(self, y: Targets) -> Float[Tensor, " n"]:
+        return self._up_to_value(y, right=True)
+
+    def below(self, y: Targets) -> Float[Tensor, " n"]:
+        return self._up_to_value(y, right=False)
+
+    def _up_to_value(self, y: Targets, right: bool) -> Float[Tensor, " n"]:
         known = torch.cat([torch.zeros_like(self._up_to[:, :1]), self._up_to], 1)
-        count = torch.searchsorted(self.values, as_targets(y, self.base.mean).contiguous(), right=True)
-        return known.gather(1, count[:, None])[:, 0]
+        y = as_targets(y, self.base.mean).contiguous()
+        count = torch.searchsorted(self.values, y, right=right)
+        return torch.where(y.isnan(), math.nan, known.gather(1, count[:, None])[:, 0])
 
     def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
         """The log of the probability of y; what is no value has none."""

@@ -37,13 +37,16 @@ def coverage(
     predictive: Predictive, y: Float[Tensor, " n"], level: float = 0.95, weight: Weight = None
 ) -> Float[Tensor, ""]:
     """The fraction of targets inside the central interval that should hold `level` of them."""
-    lower, upper = predictive.interval(level)
-    return weighted_mean(((lower <= y) & (y <= upper)).to(y.dtype), weight)
+    return _inside(*predictive.interval(level), y, weight)
 
 
 def width(predictive: Predictive, level: float = 0.95, weight: Weight = None) -> Float[Tensor, ""]:
     lower, upper = predictive.interval(level)
     return weighted_mean(upper - lower, weight)
+
+
+def _inside(lower: Tensor, upper: Tensor, y: Tensor, weight: Weight) -> Tensor:
+    return weighted_mean(((lower <= y) & (y <= upper)).to(y.dtype), weight)
 
 
 def calibration_error(
@@ -53,11 +56,39 @@ def calibration_error(
 
     The levels are evenly spaced, 0.05 ... 0.95 by default. 0 is perfect; 0.5 means that all targets lie on one side.
     """
+    return distance_from_diagonal(*pit(predictive, y), levels, weight)
+
+
+def pit(predictive: Predictive, y: Float[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """The ends, P(Y < y) and P(Y <= y), of what the probability integral transform of y is spread over evenly.
+
+    They are one number unless y has a probability itself. Over many rows it is uniform, if predictions are right, of
+    counts and ratings too (Czado, Gneiting and Held, 2009).
+    """
+    high = predictive.cdf(y)
+    return predictive.below(y).minimum(high), high
+
+
+def pit_shares(
+    low: Float[Tensor, " n"], high: Float[Tensor, " n"], levels: Float[Tensor, " k"], weight: Weight = None
+) -> Float[Tensor, " k"]:
+    """How much of what `pit` gave is at most each level, in mean over the rows."""
+    width = high - low
+    step = torch.where(width > 0, width, 1.0)
+
+    def share(p: Tensor) -> Tensor:
+        return weighted_mean(torch.where(width > 0, ((p - low) / step).clamp(0.0, 1.0), (high <= p).to(low)), weight)
+
+    return torch.stack([share(p) for p in levels])
+
+
+def distance_from_diagonal(
+    low: Float[Tensor, " n"], high: Float[Tensor, " n"], levels: int = 19, weight: Weight = None
+) -> Float[Tensor, ""]:
+    """The calibration error of what `pit` gave."""
     check_positive_int("levels", levels)
-    p = torch.arange(1, levels + 1, dtype=y.dtype, device=y.device) / (levels + 1)
-    below = (predictive.cdf(y)[:, None] <= p).to(y.dtype)
-    share = torch.stack([weighted_mean(column, weight) for column in below.T])
-    return (share - p).abs().mean()
+    p = torch.arange(1, levels + 1, dtype=low.dtype, device=low.device) / (levels + 1)
+    return (pit_shares(low, high, p, weight) - p).abs().mean()
 
 
 def evaluate(predictive: Predictive, y: Float[Tensor, " n"], weight: Weight = None) -> dict[str, float]:
@@ -69,13 +100,14 @@ def evaluate(predictive: Predictive, y: Float[Tensor, " n"], weight: Weight = No
     if isinstance(predictive, Classes):
         return _evaluate_classes(predictive, y, weight)
     check_same_length("y", y, "the prediction", predictive.mean)
+    lower, upper = predictive.interval(0.95)
     return {
         "mae": float(mae(predictive, y, weight)),
         "rmse": float(rmse(predictive, y, weight)),
         "nll": float(nll(predictive, y, weight)),
         "crps": float(crps(predictive, y, weight)),
-        "coverage_95": float(coverage(predictive, y, weight=weight)),
-        "width_95": float(width(predictive, weight=weight)),
+        "coverage_95": float(_inside(lower, upper, y, weight)),
+        "width_95": float(weighted_mean(upper - lower, weight)),
         "calibration_error": float(calibration_error(predictive, y, weight=weight)),
     }
 

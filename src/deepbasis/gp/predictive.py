@@ -45,6 +45,10 @@ class Predictive:
     def cdf(self, y: Targets) -> Float[Tensor, " n"]:
         raise NotImplementedError
 
+    def below(self, y: Targets) -> Float[Tensor, " n"]:
+        """P(Y < y): the cdf, unless y has a probability itself."""
+        return self.cdf(y)
+
     def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
         raise NotImplementedError
 
@@ -254,9 +258,21 @@ def shares_of(weights: Float[Tensor, " e"] | None, means: Float[Tensor, "e ..."]
 
 def at_rows(rows: Rows, count: int) -> slice | Tensor:
     """One row by its number is a distribution of one."""
-    if isinstance(rows, int):
+    if isinstance(rows, slice | Tensor):
+        return rows
+    if isinstance(rows, int) and not isinstance(rows, bool):
         rows = [range(count)[rows]]
-    return rows if isinstance(rows, slice) else torch.as_tensor(rows)
+    found = np.array(rows)  # a copy: torch warns of what cannot be written to
+    if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "biu":
+        raise InputError(f"rows are taken by their numbers, a mask or a slice, and at least one; got {rows!r}")
+    if found.dtype.kind == "b":
+        if len(found) != count:
+            raise InputError(f"a mask must say yes or no to each of {count} rows, got {len(found)}")
+        return torch.from_numpy(found)
+    beyond = ~((-count <= found) & (found < count))
+    if beyond.any():
+        raise InputError(f"there is no row {found[beyond][0]}: there are {count}, counted from 0")
+    return torch.from_numpy(found.astype(np.int64))
 
 
 def as_targets(y: Targets, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -85,13 +85,14 @@ class Warped(Predictive):
     def cdf(self, y: Targets) -> Float[Tensor, " n"]:
         values, u = self._placed(y)
         inside = torch.where(values <= self.warp.low, 0.0, self.base.cdf(u))
-        return torch.where(values >= self.warp.high, 1.0, inside)
+        return torch.where(values.isnan(), math.nan, torch.where(values >= self.warp.high, 1.0, inside))
 
     def log_prob(self, y: Targets) -> Float[Tensor, " n"]:
         """log p(g(y)) + log g'(y); nothing lies outside of the warp's bounds."""
         values, u = self._placed(y)
         outside = (values <= self.warp.low) | (values >= self.warp.high)
-        return torch.where(outside, -math.inf, self.base.log_prob(u) - self.warp.log_slope(u))
+        found = torch.where(outside, -math.inf, self.base.log_prob(u) - self.warp.log_slope(u))
+        return torch.where(values.isnan(), math.nan, found)
 
     def quantile(self, q: Levels) -> Float[Tensor, " n"] | Float[Tensor, "n k"]:
         return self.warp.inverse(self.base.quantile(q))
@@ -144,9 +145,9 @@ class Warped(Predictive):
         return found
 
     def _placed(self, y: Targets) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """y as a tensor, and g(y)."""
+        """y as a tensor, and g(y); that of a number in place of NaN, which has no place among the knots."""
         values = as_targets(y, self.base.mean)
-        return values, self.warp.forward(values)
+        return values, self.warp.forward(torch.where(values.isnan(), 1.0, values))
 
 
 def _by_rows(

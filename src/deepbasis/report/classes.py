@@ -31,7 +31,7 @@ _LINES, _FIELDS, _LISTED = 4, 10, 30  # classes that are drawn as lines, in the 
 _COLOURS = (plots.BLUE, plots.VERMILLION, plots.GREEN, plots.ORANGE)
 
 
-def summary(scores: dict[str, float], y: Floats) -> str:
+def summary(scores: dict[str, float], y: Floats, sample: Sample) -> str:
     most = np.unique(y, return_counts=True)[1].max() / len(y)
     return (
         f"The likeliest class is right in <strong>{100 * scores['accuracy']:.1f} %</strong> of the rows; the most "
@@ -39,7 +39,7 @@ def summary(scores: dict[str, float], y: Floats) -> str:
     )
 
 
-def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iterable[str]:
+def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sample) -> Iterable[str]:
     p, names = _probabilities(dist), fitted.target.labels.names
     sure, right = p.max(1), (p.argmax(1) == y).astype(float)
     yield "<div class='side'>"
@@ -71,7 +71,7 @@ def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iter
     yield "</div>"
 
 
-def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iterable[str]:
+def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sample) -> Iterable[str]:
     p, names = _probabilities(dist), fitted.target.labels.names
     taken, here = p.argmax(1), _frequent(y, _LISTED)
     shown = sorted(here[:_FIELDS])

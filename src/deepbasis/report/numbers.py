@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from deepbasis import plots
 from deepbasis.explain import Sample
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.fitting.fitted import Fitted
-from deepbasis.gp.counts import Counts
-from deepbasis.gp.discrete import Discrete
+from deepbasis.gp import censored, metrics
 from deepbasis.report.html import UNUSUAL, figure, novel, table
 
 Floats = NDArray[np.float64]
@@ -25,24 +26,33 @@ SCORES = {
     "coverage_95": "Share of targets in their 95 % intervals",
     "width_95": "Mean width of the 95 % intervals",
     "calibration_error": "Calibration error: mean distance from the diagonal below",
+    "concordance": "Concordance: share of pairs of rows in the right order, where that is known",
+    "integrated_brier_score": "Integrated Brier score: squared errors of the probability of later targets",
 }
 _INTERVALS, _POINTS = 80, 3_000
+_LEVELS = 201  # at which a share of targets is counted
 
 
-def summary(scores: dict[str, float], y: Floats) -> str:
+def summary(scores: dict[str, float], y: Floats, sample: Sample) -> str:
+    left, note = 0 if sample.bounds is None else int((sample.bounds[:, 0] < sample.bounds[:, 1]).sum()), ""
+    if left:
+        note = (
+            f" Of {left:,} targets only bounds are known: they count in the NLL, the calibration, the concordance and "
+            "the unusual rows, and nowhere else."
+        )
     return (
         f"The 95 % intervals hold <strong>{100 * scores['coverage_95']:.1f} %</strong> of the targets. Predicted means "
         f"are off by <strong>{scores['mae']:.4g}</strong> on average; the standard deviation of the targets is "
-        f"{y.std():.4g}."
+        f"{y.std():.4g}.{note}"
     )
 
 
-def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iterable[str]:
-    pit = dist.cdf(y)
-    if isinstance(dist.tensors, Discrete | Counts):
-        pit = np.clip(pit - 0.5 * np.exp(dist.log_prob(y)), 0.0, 1.0)  # the middle of the step
-    gap = np.abs(np.sort(pit) - (np.arange(len(pit)) + 0.5) / len(pit)).max()
-    first, last = np.mean(pit < 0.1), np.mean(pit > 0.9)
+def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sample) -> Iterable[str]:
+    levels = np.linspace(0.0, 1.0, _LEVELS)
+    share = metrics.pit_shares(*_pit(dist, y, sample), torch.from_numpy(levels)).numpy()
+    gap = np.abs(share - levels).max()
+    first, last = np.interp(0.1, levels, share), 1.0 - np.interp(0.9, levels, share)
+    pit = np.interp((np.arange(len(y)) + 0.5) / len(y), share, levels)  # as many numbers, with these shares
     yield "<div class='side'>"
     yield figure(
         "Reliability: on the diagonal, within the grey band of chance, is good.",
@@ -62,7 +72,8 @@ def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iter
     yield "</div>"
 
 
-def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iterable[str]:
+def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sample) -> Iterable[str]:
+    dist, y = dist[sample.exact], y[sample.exact]
     some = slice(None, None, -(-len(y) // _POINTS))
     far = np.mean(np.abs(y - dist.mean) > 2 * dist.std)
     yield figure(
@@ -82,8 +93,8 @@ def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iterable[
 
 
 def unusual(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sample) -> Iterable[str]:
-    below = dist.cdf(y)
-    tail = 2.0 * np.minimum(below, 1.0 - below)
+    low, high = (one.numpy() for one in _pit(dist, y, sample))
+    tail = np.minimum(1.0, 2.0 * np.minimum(high, 1.0 - low))
     worst = np.argsort(tail, kind="stable")[:UNUSUAL]
     novelty = sample.novelty(fitted)
     lower, upper = dist.interval()
@@ -99,7 +110,7 @@ def unusual(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sam
         [
             [
                 f"{row * sample.step:,}",
-                f"{y[row]:.4g}",
+                _target(y, sample, row),
                 f"{dist.mean[row]:.4g}",
                 f"{lower[row]:.4g} to {upper[row]:.4g}",
                 f"{tail[row]:.2g}",
@@ -108,3 +119,19 @@ def unusual(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sam
             for row in worst
         ],
     )
+
+
+def _pit(dist: PredictiveDistribution, y: Floats, sample: Sample) -> tuple[Tensor, Tensor]:
+    """The ends of what the probability integral transform of each target is spread over."""
+    if sample.bounds is None:
+        return metrics.pit(dist.tensors, torch.from_numpy(y))
+    return censored.pit(dist.tensors, torch.from_numpy(y), *torch.from_numpy(sample.bounds).unbind(1))
+
+
+def _target(y: Floats, sample: Sample, row: int) -> str:
+    low, high = (y[row], y[row]) if sample.bounds is None else sample.bounds[row]
+    if low == high:
+        return f"{y[row]:.4g}"
+    if np.isfinite(low) and np.isfinite(high):
+        return f"{low:.4g} to {high:.4g}"
+    return f"above {low:.4g}" if np.isfinite(low) else f"up to {high:.4g}"

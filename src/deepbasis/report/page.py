@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import torch
-
 from deepbasis import explain, plots
 from deepbasis.errors import InputError
 from deepbasis.explain import Sample
+from deepbasis.fitting.distribution import scores as scores_of
 from deepbasis.fitting.fitted import Fitted
-from deepbasis.gp import metrics
 from deepbasis.report import classes, numbers
 from deepbasis.report.html import WIDTH, drawing, figure, page, section, table, text
 
@@ -27,15 +25,15 @@ def report(fitted: Fitted, sample: Sample, *, model: str = "model", table: str =
         raise InputError("a report compares predictions with targets: give a table that has them")
     kind = classes if fitted.target.classes else numbers
     y, dist = sample.y, sample.predict(fitted)
-    scores = metrics.evaluate(dist.tensors, torch.from_numpy(y))
+    scores = scores_of(dist.tensors, y, sample.bounds)
     title = f"How well {fitted.target_name or 'the target'} is predicted"
     part = "" if len(y) == sample.rows_of_table else f" of {sample.rows_of_table:,}, evenly spaced"
     body = [
         f"<h1>{text(title)}</h1>",
-        f"<p>{text(model)} on {len(y):,} rows{part} of {text(table)}. {kind.summary(scores, y)}</p>",
+        f"<p>{text(model)} on {len(y):,} rows{part} of {text(table)}. {kind.summary(scores, y, sample)}</p>",
         *section("Scores", _scores(kind.SCORES, scores, fitted.validation)),
-        *section("Calibration", kind.calibration(fitted, dist, y)),
-        *section("Errors", kind.errors(fitted, dist, y)),
+        *section("Calibration", kind.calibration(fitted, dist, y, sample)),
+        *section("Errors", kind.errors(fitted, dist, y, sample)),
         *section("Columns", _columns(fitted, sample)),
         *section("Unusual rows", kind.unusual(fitted, dist, y, sample)),
         *section("The fit", _fit(fitted)),
@@ -47,7 +45,11 @@ def _scores(words: Mapping[str, str], scores: Mapping[str, float], held_out: Map
     yield table(
         "Scores on this table, and of the rows held out of the fit",
         ["score", "this table", "held out"],
-        [[say, f"{scores[key]:.4g}", f"{held_out[key]:.4g}" if key in held_out else ""] for key, say in words.items()],
+        [
+            [say, f"{scores[key]:.4g}", f"{held_out[key]:.4g}" if key in held_out else ""]
+            for key, say in words.items()
+            if key in scores
+        ],
     )
 
 

@@ -162,6 +162,7 @@ class Roles:
             None if self.exposure is None else np.concatenate(exposures),
             self.exposure,
             self.outputs,
+            (self.lower, self.upper),
         )
         gaps = np.isnan(table.y) if table.y.ndim == 1 else np.zeros(len(table), dtype=bool)
         if gaps.all():

@@ -48,6 +48,9 @@ class TargetScaler:
     mean: float
     scale: float
     warp: Warp | Steps | Labels | Rate | Several | None = None
+    lower: str | None = None
+    upper: str | None = None
+    """The columns of its bounds in the fit, where it is censored and they have names."""
 
     @classmethod
     def fit(cls, y: Floats, weight: Floats | None = None, warp: Warp | Steps | None = None) -> TargetScaler:
@@ -192,7 +195,8 @@ class TargetScaler:
         return of_u if self.warp is None else Warped(of_u, self.warp)
 
     def state(self) -> dict[str, Any]:
-        return {"mean": self.mean, "scale": self.scale, "warp": None if self.warp is None else self.warp.state()}
+        warp = None if self.warp is None else self.warp.state()
+        return {"mean": self.mean, "scale": self.scale, "warp": warp, "lower": self.lower, "upper": self.upper}
 
     @classmethod
     def from_state(cls, metadata: Mapping[str, Any]) -> TargetScaler:
@@ -202,6 +206,9 @@ class TargetScaler:
                 f"the target's mean and scale must be two numbers up to {LARGEST:g}, the scale at least "
                 f"{1 / LARGEST:g}; got {numbers}"
             )
+        bounds = [metadata.get(key) for key in ("lower", "upper")]  # files of before have none
+        if not all(isinstance(one, str | None) for one in bounds):
+            raise FileFormatError(f"the bounds of the target must be names of columns, got {bounds}")
         warp = metadata["warp"]
         if warp is not None and warp["kind"] == CLASSES:
             if numbers != [0.0, 1.0]:
@@ -221,7 +228,7 @@ class TargetScaler:
                 raise FileFormatError(f"the target's mean and scale, {numbers}, are not those of its values")
         elif warp is not None:
             warp = warp_from_state(warp)
-        return cls(numbers[0], numbers[1], warp)
+        return cls(numbers[0], numbers[1], warp, *bounds)
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ class Table:
     """The column, or the series, that it was."""
     outputs: tuple[str, ...] = ()
     """The names of several outputs: y is then [n, m]."""
+    bound_names: tuple[str | None, str | None] = (None, None)
+    """The columns, or the series, that the lower and the upper bounds were."""
 
     @classmethod
     def read(
@@ -90,10 +92,11 @@ class Table:
         given = None if groups is None else check_groups(groups, rows)
         weights = None if weight is None else check_weight(weight, rows)
         bounds = check_bounds(target, lower, upper)
-        exposed, called = None if exposure is None else check_exposure(exposure, rows), getattr(exposure, "name", None)
+        exposed = None if exposure is None else check_exposure(exposure, rows)
         outputs = output_names(y, target.shape[1]) if target.ndim > 1 else ()
         found = cls(names, columns, target, weights, given, labels, bounds, outputs=outputs)
-        return replace(found, exposure=exposed, exposure_name=called if isinstance(called, str) else None)
+        low, high, counted = (_name(one) for one in (lower, upper, exposure))
+        return replace(found, exposure=exposed, exposure_name=counted, bound_names=(low, high))
 
     @classmethod
     def for_validation(cls, X_val: Any, y_val: Any, like: Preprocessor) -> Table:
@@ -126,6 +129,12 @@ class Table:
         if len(table) < 2:
             raise InputError(f"a fit needs at least 2 rows, got n_samples = {len(table)} (1 sample is not enough)")
         return table
+
+
+def _name(series: Any) -> str | None:
+    """An array has none."""
+    name = getattr(series, "name", None)
+    return name if isinstance(name, str) else None
 
 
 # --- rows held out of a table in memory

@@ -124,6 +124,18 @@ def check_bounds(y: Floats, lower: Any, upper: Any) -> Floats | None:
     return np.stack(ends, 1)
 
 
+def check_ends(bounds: Floats) -> None:
+    """Of the bounds of all rows to fit: where no row has an end, nothing says how far the targets go."""
+    sides = (("a lower", "small"), ("an upper", "large"))
+    for (side, word), ends in zip(sides, bounds.T, strict=True):
+        if not np.isfinite(ends).any():
+            name = side.split()[1]
+            raise InputError(
+                f"no row has {side} end: nothing says how {word} the target can be; give rows with a finite {name} "
+                f"bound, or exact ones ({name} = y), or leave {name} out"
+            )
+
+
 def check_weight(weight: Any, n: int, name: str = "sample_weight") -> Floats:
     """Weights as [n] float64: finite, not negative, not all zero. None is 1 for each row, a number is that for each."""
     if weight is None:
