@@ -111,8 +111,8 @@ class Arguments:
     rank: int | str = argument(
         AUTO,
         whole(auto=True),
-        "Number of basis functions. auto: 32, or 128 on a GPU, up to 2,000 rows to fit, for an expansion other than "
-        "SiLU and in the paper.",
+        "Number of basis functions; auto: 32, or 64 on a GPU above 2,000 rows to fit. auto is 128 for classes up to "
+        "2,000 rows, in exact training, for an expansion other than SiLU and in the paper's recipe.",
         MODEL,
     )
     width: int = argument(64, whole(), "Width of the network.", MODEL)
@@ -120,7 +120,7 @@ class Arguments:
     inner: int | str = argument(
         AUTO,
         whole(auto=True),
-        "Width inside a block. auto: `width`, or four times it for more than 2,000 rows to fit on a GPU.",
+        "Width inside a block; auto: the same as `width`, or twice that on a GPU above 2,000 rows to fit.",
         MODEL,
     )
     embedding: str = argument(
@@ -129,7 +129,8 @@ class Arguments:
         'Embedding of the inputs; auto: periodic-linear, or fourier for maps (two or three number columns). "fourier" '
         'gives the network waves across all columns together, for coordinates; "periodic" gives it waves of each '
         'column, "periodic-linear" a few combinations of them, and "piecewise-linear" bins of each column. A map has '
-        "no missing values. auto is none up to 2,000 rows to fit, with more than 64 encoded columns, and on a GPU.",
+        "no missing values. auto is none up to 2,000 rows to fit, and with more than 64 encoded columns unless they are "
+        "a map.",
         MODEL,
     )
     columns: Any = argument(
@@ -174,9 +175,9 @@ class Arguments:
     optimiser: str = argument(
         AUTO,
         one_of(lambda: (AUTO, *OPTIMISERS)),
-        "What trains the matrices inside the network; auto: muon, or adamw up to 2,000 rows to fit and on a GPU. "
+        "What trains the matrices inside the network; auto: muon, or adamw up to 2,000 rows to fit. "
         '"adamw" is the paper\'s, and trains everything else with either. "lbfgs" is for exact training (objective '
-        "mml); there auto takes it for shallow kernels.",
+        "mml), where auto is lbfgs for shallow kernels and adamw for networks.",
         TRAINING,
     )
     learning_rate: float | str = argument(
@@ -185,8 +186,8 @@ class Arguments:
     weight_decay: float | str = argument(
         AUTO,
         real(auto=True, at_least=0.0),
-        "Weight decay, for the network only. auto: 0.01; above 2,000 rows to fit on a CPU a race of 300 steps may "
-        "choose 1 and no embedding, for tables whose columns are mostly noise.",
+        "Weight decay, for the network only; auto: 0.01, or 1 where most columns seem to be noise. Above 2,000 rows to "
+        "fit, networks with 0.01 and with 1 and no embedding are trained for 300 steps each, and the better goes on.",
         TRAINING,
     )
     validation_fraction: float | str = argument(
@@ -224,8 +225,8 @@ class Arguments:
     dtype: str = argument(
         AUTO,
         one_of(lambda: (AUTO, "float32", "float64", "tf32")),
-        "Floating-point precision. tf32: float32, with rounded products in training steps on a GPU. auto: float64 for "
-        "small tables; for others tf32 on a GPU, float32 on a CPU.",
+        "Floating-point precision; auto: float64 up to 256 rows, then tf32 on a GPU and float32 on a CPU. tf32 is "
+        "float32 with rounded products in training steps on a GPU.",
         TRAINING,
     )
     device: str = argument(AUTO, DEVICE, "Where to train. auto: a GPU if there is one.", TRAINING)
