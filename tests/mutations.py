@@ -98,7 +98,13 @@ MUTATIONS = [
         "return 1.0 / (0.0 * var + self.noises())",
         "learning",
     ),
-    gp("learning on: no prior", "learning", "found.projection + ridge[..., None] *", "found.projection + 0.0 *", "learning"),
+    gp(
+        "learning on: no prior",
+        "learning",
+        "found.projection + ridge[..., None] *",
+        "found.projection + 0.0 *",
+        "learning",
+    ),
     fitting(
         "learning on: new rows are forgotten too",
         "update",

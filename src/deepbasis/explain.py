@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from deepbasis import plots
-from deepbasis.errors import InputError, check_positive_int
+from deepbasis.errors import InputError, check_positive_int, check_same_rows
 from deepbasis.fitting.distance import stretched
 from deepbasis.fitting.distribution import PredictiveDistribution, generator
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
@@ -68,8 +68,8 @@ class Sample:
         columns = fitted.preprocessor.read(X)
         count = len(columns[0].values)
         target = None if y is None else fitted.target.check(y)
-        if target is not None and len(target) != count:
-            raise InputError(f"X has {count} rows but y has {len(target)}: they must agree")
+        if target is not None:
+            check_same_rows("X", count, "y", len(target))
         return cls(columns, target, count).some(rows)
 
     @classmethod

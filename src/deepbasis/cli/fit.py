@@ -23,6 +23,7 @@ from deepbasis.cli.options import (
     Quiet,
     Separator,
     Target,
+    as_options,
     option,
     options_named,
     read_fit_options,
@@ -123,9 +124,9 @@ def fit(
     if not explain_plan:
         check_model_path(out, [train, validation])
     start = time.perf_counter()
-    arguments, options = read_fit_options(given)
-    arguments["columns"] = _meanings(meant or [])
     with options_named():
+        arguments, options = read_fit_options(given)
+        arguments["columns"] = _meanings(meant or [])
         _check_options(options, train, out)
     with workers(arguments["device"]) as team:
         if team.size > 1 and STANDARD in (train, validation):
@@ -141,7 +142,7 @@ def fit(
             notes: list[str] = []
 
             def say(note: str) -> None:
-                notes.append(_as_options(note))
+                notes.append(as_options(note))
                 if team.first and not quiet:
                     complain(notes[-1], "note")
 
@@ -182,7 +183,7 @@ def fit(
 
 
 def _meanings(meant: list[str]) -> dict[str, str] | None:
-    """Of --as price=number."""
+    """What each --as says, such as price=number."""
     found = {}
     for text in meant:
         column, _, meaning = text.rpartition("=")
@@ -192,11 +193,6 @@ def _meanings(meant: list[str]) -> dict[str, str] | None:
             )
         found[column] = meaning
     return found or None
-
-
-def _as_options(note: str) -> str:
-    """columns={'price': 'category'} is --as price=category here."""
-    return re.sub(r"columns=\{(?:'(.*?)'|\"(.*?)\"): '(\w+)'\}", lambda m: f"--as '{m[1] or m[2]}={m[3]}'", note)
 
 
 def _check_options(options: RunOptions, train: str, out: str | None) -> None:
@@ -254,4 +250,4 @@ def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], note
     if promise := in_words(fitted):
         typer.echo(promise)
     if fitted.diagnosis is not None:
-        typer.echo(str(fitted.diagnosis))
+        typer.echo(as_options(str(fitted.diagnosis)))

@@ -149,13 +149,28 @@ def _run_parameter(one: Field[Any]) -> inspect.Parameter:
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[hint, info])
 
 
+_FLAGS = ("drop_missing_target", "guarantee", "stream")
+
+
+def as_options(message: str) -> str:
+    """columns={'price': 'category'} is --as 'price=category' here, and trend='linear' is --trend linear."""
+
+    def option_for(found: re.Match[str]) -> str:
+        name, value = found[1], found[2] or found[3]
+        if name not in _OPTIONS:
+            return found[0]
+        called = {one.name: option_of(one) for one in arguments()}.get(name, _OPTIONS[name])
+        return called if name in _FLAGS and value == "True" else f"{called} {value.lower()}"
+
+    message = re.sub(r"columns=\{(?:'(.*?)'|\"(.*?)\"): '(\w+)'\}", lambda m: f"--as '{m[1] or m[2]}={m[3]}'", message)
+    return re.sub(r"\b(\w+)=(?:'([\w-]+)'|(True|False|\d+(?:\.\d+)?))", option_for, message)
+
+
 @contextmanager
 def options_named() -> Iterator[None]:
     """An argument of the estimator is an option here: batch_size is --batch-size."""
     try:
         yield
     except InputError as error:
-        word, separator, rest = str(error).partition(" ")
-        if word not in _OPTIONS:
-            raise
-        raise InputError(f"{_OPTIONS[word]}{separator}{rest}") from error
+        word, separator, rest = as_options(str(error)).partition(" ")
+        raise InputError(f"{_OPTIONS.get(word, word)}{separator}{rest}") from error

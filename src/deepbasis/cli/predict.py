@@ -22,7 +22,7 @@ from deepbasis.cli.options import (
     option,
     options_named,
 )
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, check_share
 from deepbasis.registry import FORMATS
 from deepbasis.tables.output import check_out_folder, check_output
 from deepbasis.tables.places import STANDARD, is_many
@@ -114,7 +114,7 @@ def predict(
     from deepbasis.tables.predictions import ClassColumns, PredictionColumns
 
     levels = () if quantiles is None else quantile_levels(quantiles)
-    interval = _coverage(coverage) if coverage is not None else None if levels else 0.95
+    interval = check_share("--coverage", coverage) if coverage is not None else None if levels else 0.95
     if guarantee and interval is None:
         raise InputError("--guarantee is for the interval, and --quantiles takes its place: give --coverage too")
     columns: PredictionColumns | ClassColumns = PredictionColumns(interval, levels, novelty, guarantee)
@@ -148,13 +148,6 @@ def predict(
         elif team.first:
             how = {"memory": memory, "safe_csv": safe_csv}
             predict_file(fitted, read(), out, columns, ids=copied, exposure=exposure, **how)
-
-
-def _coverage(value: float) -> float:
-    if not 0.0 < value < 1.0:
-        hint = f"; for {value:g} % give {value / 100:g}" if 1.0 < value < 100.0 else ""
-        raise InputError(f"--coverage must lie between 0 and 1, as 0.95 does, got {value:g}{hint}")
-    return value
 
 
 def _check_ids(ids: list[str], predicted: list[str]) -> None:

@@ -179,8 +179,6 @@ class Fitted:
         bounds = check_bounds(target, lower, upper)
         found = self.predict(X)
         predicted = (found if exposure is None else found.exposed(exposure)).tensors
-        if len(predicted) != len(target):
-            raise InputError(f"X has {len(predicted)} rows but y has {len(target)}: they must agree")
         weights = None if weight is None else check_weight(weight, len(target))
         return scores(predicted, target, bounds, weights, self.target.outputs)
 

@@ -19,18 +19,21 @@ from deepbasis.fitting.kinds import (
     COLUMNS,
     DEVICE,
     FLAG,
+    LIKELIHOOD,
     SEED,
     SWITCH,
     TRANSFORM,
     Kind,
+    check_asked,
     jobs,
     one_of,
     real,
+    share,
     whole,
 )
 from deepbasis.fitting.recipe import RECIPES, TRENDS
 from deepbasis.gp.methods import METHODS
-from deepbasis.registry import EMBEDDINGS, LIKELIHOODS, OBJECTIVES
+from deepbasis.registry import EMBEDDINGS, OBJECTIVES
 
 GAUSSIAN, INTERVAL, CENSORED = "gaussian", "interval", "censored"
 COUNTS = ("poisson", "negative-binomial")
@@ -79,11 +82,10 @@ class Arguments:
     )
     likelihood: str = argument(
         GAUSSIAN,
-        one_of(lambda: LIKELIHOODS, many=True),
-        'Distribution of the target around the function: "gaussian" or another. "student" has heavy tails, for '
-        'outliers. "poisson" and "negative-binomial" are for counts whose rate is an exponential function of it, '
-        'perhaps with an exposure. "interval", "censored", "classes", "outputs" and "input-noise" are what some fits '
-        "are trained with, and are taken by themselves.",
+        LIKELIHOOD,
+        'Distribution of the target around the function. "student" has heavy tails, for outliers. "poisson" and '
+        '"negative-binomial" are for counts whose rate is the exponential of the function, perhaps with an exposure. '
+        "Other kinds of targets, such as censored ones, several at once or classes, get a likelihood of their own.",
         MODEL,
     )
     noise: str = argument(
@@ -129,8 +131,8 @@ class Arguments:
         'Embedding of the inputs; auto: periodic-linear, or fourier for maps (two or three number columns). "fourier" '
         'gives the network waves across all columns together, for coordinates; "periodic" gives it waves of each '
         'column, "periodic-linear" a few combinations of them, and "piecewise-linear" bins of each column. A map has '
-        "no missing values. auto is none up to 2,000 rows to fit, and with more than 64 encoded columns unless they are "
-        "a map.",
+        "no missing values. auto is none up to 2,000 rows to fit, and with more than 64 encoded columns unless they "
+        "are a map.",
         MODEL,
     )
     columns: Any = argument(
@@ -192,7 +194,7 @@ class Arguments:
     )
     validation_fraction: float | str = argument(
         AUTO,
-        real(auto=True, above=0.0, below=1.0),
+        share(auto=True),
         "Share of the rows held out; auto: 0.1, or on a small table a different quarter for each member. They serve "
         "early stopping, selection and calibration. On a small table in memory the first member of an ensemble of "
         "networks holds out the first quarter, the next one the second, and so on, and all of these rows calibrate. "
@@ -268,6 +270,7 @@ class Spec(Arguments):
 
     @classmethod
     def of(cls, given: Arguments) -> Spec:
+        check_asked("likelihood", given.likelihood, type(given).likelihood)
         return cls(**{one.name: getattr(given, one.name) for one in arguments()})
 
 

@@ -73,9 +73,10 @@ def target_scaler(
         warp = transformer_warp(name, y, weight, ends)
     elif name == LOG:
         if ends[0] <= 0.0:
+            row = int(np.argmax(every_y <= 0.0))
+            place = f"y is {every_y[row]:g} in row {row}" if row < len(y) and complete else f"one is {ends[0]:g}"
             raise InputError(
-                f"the log of a target needs positive numbers, and the smallest is {ends[0]:g}; take target='warp', "
-                "or leave such rows out"
+                f"the log of a target needs positive numbers, and {place}; use target='warp', or leave such rows out"
             )
         warp = Log(float(np.log(y.max())))
     elif name == WARP:

@@ -301,6 +301,14 @@ def check_present(have: Sequence[str], wanted: Iterable[str], name: str) -> None
             raise InputError(f"{name} has no column '{column}'; {hint}")
 
 
+def unknown_column(column: str, have: Sequence[str]) -> InputError:
+    """Of what a user has said that columns are meant as."""
+    return InputError(
+        f"columns says what '{column}' is meant as, which is not among the columns to predict from: these are "
+        f"{listed(have)}"
+    )
+
+
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, counted, first_of
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import Rule
 from deepbasis.tables.columns import MISSING, Array, Column, Mask, joined
@@ -19,10 +19,11 @@ from deepbasis.tables.reading import numbers
 from deepbasis.tables.recognition import number_rule
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import HeldOut, Table
-from deepbasis.tables.targets import check_bounds, check_exposure, check_target, check_weight, check_weights
+from deepbasis.tables.targets import REMOVE, check_bounds, check_exposure, check_target, check_weight, check_weights
 
 _NUMBERS = ("numeric", "boolean", MISSING)
 _ROWS_AT_A_TIME = 65_536
+DROP = "leave such rows out with drop_missing_target=True, or remove them"
 
 
 def check_distinct(
@@ -69,6 +70,8 @@ class Roles:
     """All columns of several outputs, of which `target` is the first."""
     exposure: str | None = None
     """How long, or over how much, a target that is a count was counted."""
+    remedy: str = REMOVE
+    """What to do about rows without a target."""
 
     def __post_init__(self) -> None:
         if self.outputs and self.drop_missing_target:
@@ -109,8 +112,10 @@ class Roles:
         labels, rule = None, None if classes or outputs else _number_rule(source, target, drop_missing_target)
         if classes or (not outputs and classes is None and rule is None and _holds_classes(source, target)):
             labels = _read_labels(source, target, drop_missing_target)
+        droppable = not outputs and lower is None and upper is None
         roles = cls(
-            features, target, weight, groups, labels, lower, upper, rule, drop_missing_target, outputs, exposure
+            *(features, target, weight, groups, labels, lower, upper, rule, drop_missing_target, outputs, exposure),
+            remedy=DROP if droppable else REMOVE,
         )
         roles.check_numbers(source)
         return roles
@@ -129,7 +134,7 @@ class Roles:
 
     def for_validation(self) -> Roles:
         """Of another table, whose rows count once each."""
-        return replace(self, weight=None, groups=None, lower=None, upper=None, drop_missing_target=False)
+        return replace(self, weight=None, groups=None, lower=None, upper=None, drop_missing_target=False, remedy=REMOVE)
 
     @property
     def columns(self) -> list[str]:
@@ -185,7 +190,7 @@ class Roles:
             known = ~np.isnan(y)
             if self.drop_missing_target and known.any():
                 check_target(y[known], name)
-            return y if self.drop_missing_target else check_target(y, name)
+            return y if self.drop_missing_target else check_target(y, name, self.remedy)
 
     def weight_of(self, block: FileBlock) -> Array | None:
         if self.weight is None:
@@ -229,9 +234,10 @@ class Roles:
         with block.located():
             column = block.column(str(self.groups))
             if column.missing.any():
+                count, row = int(column.missing.sum()), int(np.argmax(column.missing))
                 raise InputError(
-                    f"X: {column.label} names groups and has {int(column.missing.sum())} missing value(s), the first "
-                    f"in row {int(np.argmax(column.missing))}; give each of those rows a group of its own"
+                    f"X: {column.label} names groups and has {counted(count, 'missing value')}, "
+                    f"{first_of(count, row)}; give each such row a group of its own"
                 )
             return column
 
@@ -281,7 +287,7 @@ def _read_labels(source: Source, column: str, without_gaps: bool) -> Labels:
         with block.located():
             cells = block.column(column)
             cells = cells.rows(~cells.missing) if without_gaps else cells
-            found |= set(label_cells(column_labels(cells), _named(block, column)))
+            found |= set(label_cells(column_labels(cells), _named(block, column), DROP))
     return Labels.of(found, name=f"target column '{column}' of {source.name}")
 
 
