@@ -46,8 +46,8 @@ class Sample:
     columns: tuple[Column, ...]
     y: Floats | None
     rows_of_table: int
-    step: int = 1
-    """Every so many-th row of the table."""
+    places: NDArray[np.int64]
+    """The number of each row in the table."""
     exposure: Floats | None = None
     """Of counts with a rate."""
 
@@ -55,22 +55,22 @@ class Sample:
         return len(self.columns[0].values)
 
     def some(self, rows: int) -> Sample:
-        """At most so many of these rows, evenly spaced."""
-        step = _step(len(self), rows)
-        y, exposure = (None if one is None else one[::step] for one in (self.y, self.exposure))
-        columns = tuple(one.rows(slice(None, None, step)) for one in self.columns)
-        return Sample(columns, y, self.rows_of_table, self.step * step, exposure)
+        """As many of these rows, evenly spaced, or all if there are no more."""
+        some = _spaced(len(self), rows)
+        y, exposure = (None if one is None else one[some] for one in (self.y, self.exposure))
+        columns = tuple(one.rows(some) for one in self.columns)
+        return Sample(columns, y, self.rows_of_table, self.places[some], exposure)
 
     @classmethod
     def of(cls, fitted: Fitted, X: Any, y: ArrayLike | None = None, rows: int = ROWS) -> Sample:
-        """At most so many rows of a table in memory, evenly spaced."""
+        """As many rows of a table in memory, evenly spaced, or all if there are no more."""
         _check_one_target(fitted)
         columns = fitted.preprocessor.read(X)
         count = len(columns[0].values)
         target = None if y is None else fitted.target.check(y)
         if target is not None:
             check_same_rows("X", count, "y", len(target))
-        return cls(columns, target, count).some(rows)
+        return cls(columns, target, count, np.arange(count)).some(rows)
 
     @classmethod
     def of_file(
@@ -87,18 +87,21 @@ class Sample:
         beside = [] if fitted.preprocessor.input_columns else known
         source = open_inputs(data, fitted.preprocessor, beside)
         source.check_rows()
-        names, step, pieces = input_names(source, fitted.preprocessor, beside), _step(source.rows, rows), []
+        names, some, pieces = input_names(source, fitted.preprocessor, beside), _spaced(source.rows, rows), []
+        seen = 0
         for block in source.all_blocks(names, ROWS_AT_A_TIME):
             with block.located():
                 columns = fitted.preprocessor.checked(
                     fitted.preprocessor.completed(map(block.column, names), len(block))
                 )
-            pieces.append([column.rows(slice(-block.first_row % step, None, step)) for column in columns])
+            first, end = np.searchsorted(some, [seen, seen + len(block)])
+            pieces.append([column.rows(some[first:end] - seen) for column in columns])
+            seen += len(block)
         labels = fitted.target.labels if fitted.target.classes else None
-        found = cls(tuple(joined(parts) for parts in zip(*pieces, strict=True)), None, source.rows, step)
+        found = cls(tuple(joined(parts) for parts in zip(*pieces, strict=True)), None, source.rows, some)
         if target is None:
             return found
-        table = read_known(data, Roles([], target, labels=labels, exposure=exposure)).rows(slice(None, None, step))
+        table = read_known(data, Roles([], target, labels=labels, exposure=exposure)).rows(some)
         return replace(found, y=table.y, exposure=table.exposure)
 
     def predict(self, fitted: Fitted) -> PredictiveDistribution:
@@ -115,8 +118,10 @@ def _check_one_target(fitted: Fitted) -> None:
         raise InputError("this model has several outputs, and what explains one does not explain all: fit one for each")
 
 
-def _step(rows: int, most: int) -> int:
-    return -(-rows // check_positive_int("rows", most))
+def _spaced(rows: int, most: int) -> NDArray[np.int64]:
+    """The numbers of `most` of the rows, or of all."""
+    count = min(rows, check_positive_int("rows", most))
+    return np.arange(count) * rows // count
 
 
 # ---- importance ------------------------------------------------------------------------------------------------------

@@ -85,7 +85,9 @@ def test_columns_overrules() -> None:
         InputError, match=r"columns\['cost'\] must be one of category, date, drop, number, text; got 'money'"
     ):
         small(columns={"cost": "money"}).fit(X, y)
-    with pytest.raises(InputError, match="columns names 'cots', which X does not have"):
+    with pytest.raises(
+        InputError, match="columns says what 'cots' is meant as, which is not among the columns to predict from"
+    ):
         small(columns={"cots": "drop"}).fit(X, y)
 
 

@@ -96,7 +96,9 @@ def prepare_files(
     meanings = spec.columns or {}
     text = [name for name, meaning in meanings.items() if meaning in ("category", "date", "text")]
     dropped = [name for name, meaning in meanings.items() if meaning == "drop"]
-    source = Source.open(data, drop=[*drop, *dropped], text=text)
+    targets = [target] if isinstance(target, str) else target
+    numbers = [name for name in (*targets, weight, groups, lower, upper, exposure) if name is not None]
+    source = Source.open(data, drop=[*drop, *dropped], text=text, numbers=numbers)
     for note in source.notes:
         say(note)
     roles = Roles.of(source, target, weight, groups, classes, lower, upper, drop_missing_target, exposure)

@@ -121,7 +121,7 @@ def unusual(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sam
         ["row", "class", "its probability", "likeliest class", "its probability", "novelty"],
         [
             [
-                f"{row * sample.step:,}",
+                f"{sample.places[row]:,}",
                 names[int(y[row])],
                 f"{own[row]:.2g}",
                 names[int(p[row].argmax())],

@@ -98,7 +98,7 @@ def unusual(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sam
         ["row", "target", "mean", "95 % interval", "chance", "novelty"],
         [
             [
-                f"{row * sample.step:,}",
+                f"{sample.places[row]:,}",
                 f"{y[row]:.4g}",
                 f"{dist.mean[row]:.4g}",
                 f"{lower[row]:.4g} to {upper[row]:.4g}",

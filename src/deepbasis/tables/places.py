@@ -262,6 +262,8 @@ class ColumnSelection:
     drop: Collection[str] = ()
     text: Collection[str] = ()
     """Columns that are text whatever they contain, for formats without types of their own."""
+    numbers: Collection[str] | None = None
+    """Of the same formats: columns that may be numbers with leading zeros; in others 00501 is text. None: all may."""
 
     def of(self, names: Sequence[str], place: Place) -> list[str]:
         """Of a file with these columns, and of the constants of its place."""

@@ -46,7 +46,8 @@ _FORMS = (TRUTH, NUMBER, DATE, CLOCK, SPAN)
 _DIGIT = re.compile(r"\d")
 _CODE = re.compile(r"-?\d+(?:\.0*)?")
 _IDENTIFIER = re.compile(
-    r"(?:^|[_\s.-])(?:id|idx|index|uuid|guid|key|rownum|row)$|[a-z]I[Dd]$|^Unnamed: 0$", re.IGNORECASE
+    r"(?:^|[_\s.-])(?:id|idx|index|uuid|guid|key|row[_ ]?(?:num|no|nr|number)?)$|[a-z]I[Dd]$|^Unnamed: 0$",
+    re.IGNORECASE,
 )
 _WORDS = {
     "numeric": "numbers",
