@@ -65,6 +65,11 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}" + "s" * (number != 1)
 
 
+def per_cent(share: Any, digits: int = 0) -> str:
+    """0.95 is 95 %."""
+    return f"{100 * share:.{digits}f} %"
+
+
 def first_of(number: int, row: int) -> str:
     """Where several things are, or the only one."""
     return f"in row {row}" if number == 1 else f"the first in row {row}"

@@ -206,7 +206,7 @@ def test_methods_with_inducing_points(method: str) -> None:
 
 
 def test_a_regressor_does_not_take_classes() -> None:
-    with pytest.raises(InputError, match="take DeepBasisClassifier"):
+    with pytest.raises(InputError, match="use DeepBasisClassifier"):
         small(target="classes").fit(*easy())
     with pytest.raises(
         InputError, match=r"^likelihood 'classes' is what some fits choose by themselves: .*use DeepBasisClassifier"

@@ -22,6 +22,7 @@ from deepbasis.cli.options import (
     option,
     options_named,
 )
+from deepbasis.errors import counted
 
 
 def evaluate(
@@ -29,9 +30,10 @@ def evaluate(
     test: Annotated[str, typer.Argument(metavar="TEST", help=f"Rows with their targets: {TABLE}", show_default=False)],
     target: KnownTarget = None,
     lower: Annotated[str | None, option("COLUMN", "Lower bounds of a censored target.", ROLES)] = None,
-    upper: Annotated[str | None, option("COLUMN", "Upper bounds of it.", ROLES)] = None,
+    upper: Annotated[str | None, option("COLUMN", "Upper bounds of a censored target.", ROLES)] = None,
     exposure: Annotated[
-        str | None, option("COLUMN", "What counts were counted over; by default the column of the fit.", ROLES)
+        str | None,
+        option("COLUMN", "How long, or over how much, each count was taken; by default the column of the fit.", ROLES),
     ] = None,
     separator: Separator = "",
     decimal: Decimal = "",
@@ -55,4 +57,4 @@ def evaluate(
     if as_json:
         print_json({"rows": rows, **scores})
     else:
-        console().print(score_table(f"{Path(model).name} on {rows:,} rows of {Path(test).name}", scores))
+        console().print(score_table(f"{Path(model).name} on {counted(rows, 'row')} of {Path(test).name}", scores))

@@ -39,9 +39,7 @@ def choice(words: Sequence[str], help: str, panel: str, *names: str) -> Any:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)]
 Quiet = Annotated[
     bool,
-    typer.Option(
-        "--quiet", "-q", help="Print nothing but errors: no progress, no summary, no warnings.", rich_help_panel=OUTPUT
-    ),
+    typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=OUTPUT),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=OUTPUT)]
 Target = Annotated[
@@ -50,7 +48,7 @@ Target = Annotated[
         "--target",
         "-t",
         metavar="COLUMN",
-        help="The column to predict; given several times, a model of all of them.",
+        help="The column to predict; give it several times to predict several columns together.",
         rich_help_panel=ROLES,
     ),
 ]
@@ -60,17 +58,19 @@ KnownTarget = Annotated[
         "--target",
         "-t",
         metavar="COLUMN",
-        help="Where the targets are; by default the column of the fit.",
+        help="The column of the targets; by default the one of the fit.",
         rich_help_panel=ROLES,
     ),
 ]
 Separator = Annotated[
     str,
-    option("CHARACTER", "Between the fields of a CSV: , ; | or tab; by default found out.", TEXT, show_default=False),
+    option(
+        "CHARACTER", "What separates the fields of a CSV: , ; | or tab; by default detected.", TEXT, show_default=False
+    ),
 ]
-Decimal = Annotated[str, option(".|,", "Decimal separator of a CSV; by default found out.", TEXT, show_default=False)]
+Decimal = Annotated[str, option(".|,", "Decimal separator of a CSV; by default detected.", TEXT, show_default=False)]
 Encoding = Annotated[
-    str, option("NAME", "Encoding of a CSV, such as cp1252; by default found out.", TEXT, show_default=False)
+    str, option("NAME", "Encoding of a CSV, such as cp1252; by default detected.", TEXT, show_default=False)
 ]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model that 'deepbasis fit' wrote.", show_default=False)]
 

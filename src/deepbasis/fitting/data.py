@@ -87,7 +87,7 @@ class TableData:
             return cls._of(spec, given, validation, set_apart(rows) if spec.calibrate == CONFORMAL else None)
         if not 2 * _PARTS <= rows <= _PARTS * MOST_APART:
             raise InputError(
-                f"calibrate='cross-conformal' is for {2 * _PARTS} to {_PARTS * MOST_APART:,} rows, got {rows:,}: take "
+                f"calibrate='cross-conformal' is for {2 * _PARTS} to {_PARTS * MOST_APART:,} rows, got {rows:,}: use "
                 "'conformal'"
             )
         found = cls._of(spec, given, validation)

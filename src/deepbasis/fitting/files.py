@@ -129,7 +129,7 @@ def prepare_files(
             raise InputError("time_limit is for tables in memory: of a stream max_steps limits the work")
         if spec.calibrate == CROSS:
             raise InputError(
-                f"calibrate='cross-conformal' is for tables in memory, and {source.name} is streamed: take 'conformal'"
+                f"calibrate='cross-conformal' is for tables in memory, and {source.name} is streamed: use 'conformal'"
             )
         stream = StreamData.of(spec, source, roles, aside, limit, team)
         for note in stream.preprocessor.notes:

@@ -186,7 +186,7 @@ class Fitted:
         """Draws of the noise-free function: X -> [rows, n]."""
         check_positive_int("n", n)
         if self.target.outputs:
-            raise InputError("sample_functions is for one target, and this model has several outputs: take sample_y")
+            raise InputError("sample_functions is for one target, and this model has several outputs: use sample_y")
         draws_from = generator(random_state)
         models = self.models
         of_member = torch.randint(len(models), (n,), generator=draws_from).tolist()

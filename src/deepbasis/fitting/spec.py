@@ -63,9 +63,9 @@ class Arguments:
         one_of(lambda: (AUTO, *METHODS), many=True),
         'The kernel and how it is trained; auto: dbk-silu, or a shallow kernel on a small table. "dbk-silu", '
         '"dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" and "dnn" are the paper\'s; "sv-rbf-linear" adds a linear '
-        'kernel, "linear" has nothing else, and the others are of its outlook. A small table has at most 2,000 rows. '
+        'kernel to it, "linear" is that kernel alone, and the others are from the paper\'s outlook. A small table has at most 2,000 rows. '
         "A shallow kernel is trained exactly on all of them, and chosen unless the networks predict held-out rows "
-        "better; above 2,000 rows only a straight line is tried, up to 20,000. Neither is with groups, because the "
+        "better. From 2,000 to 20,000 rows only a straight line is tried. With groups neither is, because the "
         'likelihood treats all rows as independent. "dnn" has no distribution of its own: it predicts with the '
         "variance of its validation residuals.",
         MODEL,
@@ -91,7 +91,7 @@ class Arguments:
     noise: str = argument(
         CONSTANT,
         one_of(lambda: (CONSTANT, INPUT)),
-        "Whether the noise is a constant or a function of the inputs. With a constant the uncertainty of the "
+        "Whether the noise is constant or a function of the inputs. If it is constant, the uncertainty of the "
         'function says where the target varies more. "input" gives the noise a function of its own.',
         MODEL,
     )
@@ -100,10 +100,10 @@ class Arguments:
         TRANSFORM,
         "How the target is transformed; auto: warp, count or ordinal where simple models gain clearly by it. "
         '"identity" leaves it as it is: predictions are symmetric about their mean. "warp" learns from its quantiles a '
-        'map that makes it about normal: for skewed targets; those of a positive target stay positive. "log" is for '
+        'map that makes it about normal, for skewed targets; a positive target stays positive. "log" is for '
         'positive targets whose errors are relative. "count" is for whole numbers from 0, "ordinal" for a few numbers '
         "of which only the order matters: each is an interval of a latent number, and predictions are probabilities of "
-        'values. "classes" is for categories, and for DeepBasisClassifier alone; the command takes it for a target of '
+        'values. "classes" is for categories, and for DeepBasisClassifier alone; the command uses it for a target of '
         "texts. A scikit-learn transformer is fitted to the target, and must be strictly monotone and have an "
         "inverse; a saved model keeps what it does, not the transformer. Predictions and scores are always in the "
         "target's own units.",
@@ -138,9 +138,9 @@ class Arguments:
     columns: Any = argument(
         None,
         COLUMNS,
-        "What columns are meant as, by name, where that is not what they look like. A column of text whose cells are "
+        "How to read columns, by name, where they are not what they look like. A column of text whose cells are "
         'all written as numbers, dates or durations is read as such, and one line says so. "number", "date" and '
-        '"category" overrule that. Of "text" the model sees how long it is. "drop" leaves a column out.',
+        '"category" overrule that. Of a "text" the model sees only its length. "drop" leaves a column out.',
     )
     scaling: str = argument(
         AUTO,
@@ -155,7 +155,7 @@ class Arguments:
         "Prior mean; auto: a line for half of the members, if it explains nine tenths of the target. "
         '"none" is a constant. "linear" is a straight line through the rows (a ridge regression; for a stream, through '
         "its held-out rows), which the models follow beyond the rows, up to ten standard deviations of a column. "
-        '"auto" takes a line for every second member if it leaves at most a tenth of the target\'s variance, there are '
+        '"auto" gives every second member a line if it leaves at most a tenth of the target\'s variance, there are '
         "more than 2,000 rows to fit and more than one member, and a stream has no separate validation rows.",
         MODEL,
     )
@@ -208,7 +208,7 @@ class Arguments:
     calibrate: bool | str = argument(
         AUTO,
         CALIBRATE,
-        "Whether to calibrate the predictions on the validation rows. Residuals have heavier tails than a Gaussian: a "
+        "Whether to calibrate predictions on the validation rows. Residuals have heavier tails than a Gaussian: a "
         "calibrated prediction is a mixture of three scales of the predictive variance, noise included. "
         '"conformal" also sets rows apart that nothing else of the fit sees, a tenth of them or, of a small table, up '
         'to a quarter: for `predict_interval(guarantee=True)`. "cross-conformal" does without: five more fits, each '
@@ -218,7 +218,7 @@ class Arguments:
     distance: str = argument(
         "none",
         one_of(lambda: ("none", WIDEN)),
-        'Whether predictions widen where there were no rows: "none" or "widen". With "widen" variances grow with what '
+        'Whether predictions widen where there were no rows. With "widen" variances grow with what '
         "the members disagree about; a category never seen, or a number far outside the range of its column, counts as "
         "a random known one; and a shallow kernel that predicts held-out rows about as well takes over far from the "
         "rows. For one target that is a number, with constant Gaussian noise.",
@@ -279,7 +279,7 @@ def arguments() -> tuple[Field[Any], ...]:
 
 
 def _check_together(given: Spec) -> None:
-    """What is refused of two arguments together."""
+    """Refuse arguments that do not go together."""
     if given.method == "dnn" and given.objective not in (None, "mse"):
         raise InputError(
             f"method 'dnn' has no distribution over its weights: objective must be 'mse' or None, got "
@@ -288,7 +288,7 @@ def _check_together(given: Spec) -> None:
     if given.method != "dnn" and given.objective == "mse":
         raise InputError(
             f"objective 'mse' says nothing about the distribution of the weights that method {given.method!r} has: "
-            "take method='dnn', or another objective"
+            "use method='dnn', or another objective"
         )
     if given.method == "dnn" and given.likelihood in (*COUNTS, STUDENT):
         raise InputError(

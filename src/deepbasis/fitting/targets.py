@@ -82,10 +82,10 @@ def target_scaler(
     elif name == WARP:
         warp = quantile_warp(y, weight, ends)
     elif name == CLASSES:
-        raise InputError("target 'classes' is not for a regressor: take DeepBasisClassifier")
+        raise InputError("target 'classes' is not for a regressor: use DeepBasisClassifier")
     elif name != IDENTITY:
         if censored:
-            raise InputError(f"target={name!r} has values, not bounds: leave lower and upper out, or take another")
+            raise InputError(f"target={name!r} has values, not bounds: leave lower and upper out, or use another")
         warp = (count_steps if name == COUNT else ordinal_steps)(y, weight, every_y)
     return TargetScaler.fit(y, weight, warp), why
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deepbasis import plots
+from deepbasis.errors import per_cent
 from deepbasis.explain import Sample
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.fitting.fitted import Fitted
@@ -53,8 +54,8 @@ def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iter
     )
     yield figure(
         "PIT: flat is good; a valley says that intervals are too narrow, a hump too wide.",
-        f"Histogram of the predicted probability below the target: {first:.0%} of the rows in the lowest tenth, "
-        f"{last:.0%} in the highest; 10% each is good.",
+        f"Histogram of the predicted probability below the target: {per_cent(first)} of the rows in the lowest tenth, "
+        f"{per_cent(last)} in the highest; 10 % each is good.",
         lambda ax: plots.pit_histogram(ax, pit),
         4.0,
         4.0,
@@ -67,7 +68,7 @@ def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats) -> Iterable[
     far = np.mean(np.abs(y - dist.mean) > 2 * dist.std)
     yield figure(
         "Residuals: a shapeless cloud, mostly inside of the grey band of two standard deviations, is good.",
-        f"Residuals in predicted standard deviations over the predicted mean; {far:.1%} lie beyond two.",
+        f"Residuals in predicted standard deviations over the predicted mean; {per_cent(far, 1)} lie beyond two.",
         lambda ax: plots.residuals(ax, dist.mean[some], dist.std[some], y[some]),
     )
     shown = np.unique(np.linspace(0, len(y) - 1, _INTERVALS).astype(int))

@@ -170,7 +170,7 @@ def label_cells(y: Any, name: str, remedy: str = REMOVE) -> list[Any]:
             row = int(np.argmax(broken))
             raise InputError(
                 f"Unknown label type: {name} is {numbers[row]:g} in row {row}, which names no class: a class is a "
-                "text, a whole number or a truth value; for numbers take DeepBasisRegressor"
+                "text, a whole number or a truth value; for numbers use DeepBasisRegressor"
             )
     return cells
 

@@ -26,6 +26,14 @@ from deepbasis.tables.dialect import Dialect, TablePath
 STANDARD = "-"
 """The name that stands for standard input or standard output, as in most commands; both are CSV."""
 
+KINDS = {
+    "numeric": "number",
+    "boolean": "true or false",
+    "duration": "duration",
+    "datetime": "date",
+    "categorical": "category",
+}
+"""The kinds of columns in users' words."""
 MEANINGS = ("number", "category", "date", "text", "drop")
 """What a user may say that a column is. Of text the model sees how long it is."""
 

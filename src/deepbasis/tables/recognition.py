@@ -119,8 +119,8 @@ def _told(column: Column, meaning: str) -> tuple[Rule | None, str]:
     trial = _best(text, _counted(text), forms_of, least=0.0) if text.kind == "categorical" else None
     if trial is None:
         raise InputError(
-            f"X: {column.label} was to be read as {meaning}, and has no cell that is one, {column.example()}; take it "
-            "for something else, or drop it"
+            f"X: {column.label} was to be read as {meaning}, and has no cell that is one, {column.example()}; read it "
+            "as something else, or drop it"
         )
     return trial.rule, trial.note("") if trial.odd else ""
 
