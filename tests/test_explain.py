@@ -48,6 +48,22 @@ def test_each_column_counts_for_what_it_does(known):
     assert [one.mean for one in found] == sorted((one.mean for one in found), reverse=True)
 
 
+def test_a_sample_has_as_many_rows_as_were_asked_for(known, tmp_path):
+    """Not half of them where the table has a few more."""
+    model, _ = known
+    X, y = table()
+    X.assign(price=y).to_csv(tmp_path / "t.csv", index=False)
+    for rows in (390, 200, 7, 1000):
+        sample = explain.Sample.of(model.fitted_, X, y, rows=rows)
+        assert len(sample) == len(sample.y) == min(rows, 400)
+        assert set(np.diff(sample.places)) <= {400 // len(sample), 400 // len(sample) + 1}  # evenly spaced
+        np.testing.assert_array_equal(sample.y, y.to_numpy()[sample.places])
+        of_file = explain.Sample.of_file(model.fitted_, tmp_path / "t.csv", rows=rows)
+        np.testing.assert_array_equal(of_file.places, sample.places)
+        np.testing.assert_allclose(of_file.y, sample.y)
+        np.testing.assert_allclose(of_file.columns[2].values, sample.columns[2].values)
+
+
 def test_importance_is_what_shuffling_by_hand_gives(known):
     model, sample = known
     X, y = table()
@@ -96,7 +112,7 @@ def test_a_sample_is_evenly_spaced_and_without_targets_there_is_no_score():
     X, y = easy(100)
     model = small(members=1, epochs=1).fit(X, y)
     sample = explain.Sample.of(model.fitted_, X, rows=30)
-    np.testing.assert_array_equal(sample.columns[0].values, X[::4, 0])
+    np.testing.assert_array_equal(sample.columns[0].values, X[np.arange(30) * 100 // 30, 0])
     assert sample.rows_of_table == 100
     found = explain.importance(model.fitted_, sample, repeats=2)
     assert {one.score for one in found} == {None}

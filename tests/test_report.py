@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from deepbasis import DeepBasisRegressor, InputError
+from deepbasis.errors import per_cent
 from deepbasis.explain import Sample
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.gp.counts import Counts
@@ -159,7 +160,7 @@ def test_classes_have_a_report_too(table):
     assert page.text("th")[page.text("th").index("novelty") + 1] == str(own.argmin())
     for name, told in zip(model.classes_, p.mean(0), strict=True):  # rows, share, mean probability, found
         mine, found = names == name, np.mean(model.predict(X)[names == name] == name)
-        assert " ".join([str(mine.sum()), f"{mine.mean():.1%}", f"{told:.1%}", f"{found:.1%}"]) in " ".join(cells)
+        assert " ".join([str(mine.sum()), *(per_cent(one, 1) for one in (mine.mean(), told, found))]) in " ".join(cells)
 
 
 def test_without_targets_there_is_none(model):

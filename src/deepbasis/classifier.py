@@ -16,17 +16,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
-from deepbasis.errors import InputError, check_choice
+from deepbasis.errors import InputError
 from deepbasis.faces import Face, Prepared, adopt
 from deepbasis.fitting import saved
 from deepbasis.fitting.files import class_columns, predict_files, prepare_files
 from deepbasis.fitting.fitted import Fitted
-from deepbasis.fitting.kinds import ANYTHING, CLASSES, one_of
+from deepbasis.fitting.kinds import ANYTHING, CLASSES, LIKELIHOOD, one_of
 from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.spec import Arguments, RunOptions, Spec, argument, arguments, parameters_section
 from deepbasis.fitting.update import check_learns
 from deepbasis.gp.classes import Classes
-from deepbasis.registry import LIKELIHOODS
 from deepbasis.tables.labels import Labels
 
 Floats = NDArray[np.float64]
@@ -38,7 +37,7 @@ _SMALLEST = 1e-300  # a probability whose logarithm is asked for
 class DeepBasisClassifier(ClassifierMixin, Face, BaseEstimator, Arguments):  # type: ignore[misc]
     likelihood: str = argument(
         CLASSES,
-        one_of(lambda: LIKELIHOODS),
+        LIKELIHOOD,
         'Distribution of the class around the functions. "classes": the class of the largest latent number.',
     )
     target: Any = argument(CLASSES, one_of(lambda: (CLASSES,)), "What the target is: classes.")
@@ -77,7 +76,11 @@ class DeepBasisClassifier(ClassifierMixin, Face, BaseEstimator, Arguments):  # t
         return Prepared.of(self._spec(), X, y, sample_weight, groups, X_val, y_val, classes=labels).plan
 
     def _spec(self) -> Spec:
-        check_choice("target", self.target, (CLASSES,))
+        if not isinstance(self.target, str) or self.target != CLASSES:
+            raise InputError(
+                f"target={self.target!r} is for numbers, and a classifier predicts classes: leave it out, or use "
+                "DeepBasisRegressor"
+            )
         return Spec.of(self)
 
     def fit_dataset(

@@ -65,6 +65,26 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
+def counted(number: int, what: str) -> str:
+    """1 row, 2,000 rows."""
+    return f"{number:,} {what}" + "s" * (number != 1)
+
+
+def per_cent(share: Any, digits: int = 0) -> str:
+    """0.95 is 95 %."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def first_of(number: int, row: int) -> str:
+    """Where several things are, or the only one."""
+    return f"in row {row}" if number == 1 else f"the first in row {row}"
+
+
+def which_are(number: int, what: str, how: str, row: int) -> str:
+    """1 value that is missing, in row 7; 2 values that are missing, the first in row 7."""
+    return f"{counted(number, what)} that {'is' if number == 1 else 'are'} {how}, {first_of(number, row)}"
+
+
 def warn_of_table(text: str, stacklevel: int = 4) -> None:
     warnings.warn(text, TableWarning, stacklevel=stacklevel)
 
@@ -92,8 +112,12 @@ def check_tensor(name: str, value: Tensor, rank: int) -> None:
 
 
 def check_same_length(first_name: str, first: Tensor, second_name: str, second: Tensor) -> None:
-    if len(first) != len(second):
-        raise InputError(f"{first_name} has {len(first)} rows but {second_name} has {len(second)}: they must agree")
+    check_same_rows(first_name, len(first), second_name, len(second))
+
+
+def check_same_rows(first_name: str, first: int, second_name: str, second: int, why: str = "they must agree") -> None:
+    if first != second:
+        raise InputError(f"{first_name} has {counted(first, 'row')} but {second_name} has {second:,}: {why}")
 
 
 def check_positive_int(name: str, value: Any) -> int:
@@ -117,6 +141,15 @@ def check_number(name: str, value: Any, *, above: float = -math.inf, at_least: f
     if not math.isfinite(number) or number <= above or number < at_least:
         bound = f" > {above:g}" if above > -math.inf else f" >= {at_least:g}" if at_least > -math.inf else ""
         raise InputError(f"{name} must be a finite number{bound}, got {value!r}")
+    return number
+
+
+def check_share(name: str, value: Any) -> float:
+    """A number strictly between 0 and 1."""
+    number = check_number(name, value)
+    if not 0.0 < number < 1.0:
+        hint = f"; for {number:g} % give {number / 100:g}" if 1.0 < number < 100.0 else ""
+        raise InputError(f"{name} must lie strictly between 0 and 1, got {value!r}{hint}")
     return number
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from deepbasis import plots
-from deepbasis.errors import InputError, check_positive_int
+from deepbasis.errors import InputError, check_positive_int, check_same_rows
 from deepbasis.fitting.distance import stretched
 from deepbasis.fitting.distribution import PredictiveDistribution, generator
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
@@ -49,8 +49,8 @@ class Sample:
     columns: tuple[Column, ...]
     y: Floats | None
     rows_of_table: int
-    step: int = 1
-    """Every so many-th row of the table."""
+    places: NDArray[np.int64]
+    """The number of each row in the table."""
     exposure: Floats | None = None
     """Of counts with a rate."""
     bounds: Floats | None = None
@@ -60,12 +60,12 @@ class Sample:
         return len(self.columns[0].values)
 
     def some(self, rows: int) -> Sample:
-        """At most so many of these rows, evenly spaced."""
-        step = _step(len(self), rows)
-        known = (None if one is None else one[::step] for one in (self.y, self.exposure, self.bounds))
+        """As many of these rows, evenly spaced, or all if there are no more."""
+        some = _spaced(len(self), rows)
+        known = (None if one is None else one[some] for one in (self.y, self.exposure, self.bounds))
+        columns = tuple(one.rows(some) for one in self.columns)
         y, exposure, bounds = known
-        columns = tuple(one.rows(slice(None, None, step)) for one in self.columns)
-        return Sample(columns, y, self.rows_of_table, self.step * step, exposure, bounds)
+        return Sample(columns, y, self.rows_of_table, self.places[some], exposure, bounds)
 
     @property
     def exact(self) -> NDArray[np.bool_]:
@@ -85,7 +85,10 @@ class Sample:
         upper: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
     ) -> Sample:
-        """At most so many rows of a table in memory, evenly spaced. `exposure` is what counts were counted over."""
+        """As many rows of a table in memory, evenly spaced, or all if there are no more.
+
+        `exposure` is how long, or over how much, each count was taken.
+        """
         _check_one_target(fitted)
         if y is not None:
             fitted.target.check_exposed(exposure is not None)
@@ -94,11 +97,11 @@ class Sample:
         columns = fitted.preprocessor.read(X)
         count = len(columns[0].values)
         target = None if y is None else fitted.target.check(y)
-        if target is not None and len(target) != count:
-            raise InputError(f"X has {count} rows but y has {len(target)}: they must agree")
+        if target is not None:
+            check_same_rows("X", count, "y", len(target))
         exposed = None if exposure is None else check_exposure(exposure, count)
         bounds = None if target is None else check_bounds(target, lower, upper)
-        return cls(columns, target, count, exposure=exposed, bounds=bounds).some(rows)
+        return cls(columns, target, count, np.arange(count), exposed, bounds).some(rows)
 
     @classmethod
     def of_file(
@@ -128,19 +131,22 @@ class Sample:
         beside = [] if fitted.preprocessor.input_columns else known
         source = open_inputs(data, fitted.preprocessor, beside)
         source.check_rows()
-        names, step, pieces = input_names(source, fitted.preprocessor, beside), _step(source.rows, rows), []
+        names, some, pieces = input_names(source, fitted.preprocessor, beside), _spaced(source.rows, rows), []
+        seen = 0
         for block in source.all_blocks(names, ROWS_AT_A_TIME):
             with block.located():
                 columns = fitted.preprocessor.checked(
                     fitted.preprocessor.completed(map(block.column, names), len(block))
                 )
-            pieces.append([column.sampled(slice(-block.first_row % step, None, step)) for column in columns])
+            first, end = np.searchsorted(some, [seen, seen + len(block)])
+            pieces.append([column.sampled(some[first:end] - seen) for column in columns])
+            seen += len(block)
         labels = fitted.target.labels if fitted.target.classes else None
-        found = cls(tuple(joined(parts) for parts in zip(*pieces, strict=True)), None, source.rows, step)
+        found = cls(tuple(joined(parts) for parts in zip(*pieces, strict=True)), None, source.rows, some)
         if target is None:
             return found
         roles = Roles([], target, labels=labels, lower=lower, upper=upper, exposure=exposure)
-        table = read_known(data, roles, step)
+        table = read_known(data, roles, some)
         return replace(found, y=table.y, exposure=table.exposure, bounds=table.bounds)
 
     def predict(self, fitted: Fitted) -> PredictiveDistribution:
@@ -157,8 +163,10 @@ def _check_one_target(fitted: Fitted) -> None:
         raise InputError("this model has several outputs, and what explains one does not explain all: fit one for each")
 
 
-def _step(rows: int, most: int) -> int:
-    return -(-rows // check_positive_int("rows", most))
+def _spaced(rows: int, most: int) -> NDArray[np.int64]:
+    """The numbers of `most` of the rows, or of all."""
+    count = min(rows, check_positive_int("rows", most))
+    return np.arange(count) * rows // count
 
 
 # ---- importance ------------------------------------------------------------------------------------------------------

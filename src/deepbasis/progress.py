@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self, TextIO
 
+from deepbasis.errors import per_cent
+
 
 @dataclass(frozen=True)
 class EpochReport:
@@ -129,7 +131,7 @@ class RowCounter(_Line):
         seconds = max(time.monotonic() - self._started, 1e-9)
         left = _duration(seconds * (self._total / max(self._rows, 1) - 1.0))
         speed = f"{_short(self._rows / seconds)} rows/s"
-        self._tell(f"{self._rows / max(self._total, 1):.0%} of {self._total:,} rows, {speed}, {left} left")
+        self._tell(f"{per_cent(self._rows / max(self._total, 1))} of {self._total:,} rows, {speed}, {left} left")
 
 
 def _short(number: float) -> str:

@@ -214,8 +214,8 @@ def test_evaluate_prints_a_table(here):
 def test_a_warning_of_a_fit_is_one_line_on_stderr(here, tmp_path):
     few = ["--max-steps", "1", "--batch-size", "10"]
     arguments = ["fit", "train.csv", "-t", "price", "--out", str(tmp_path / "m"), *SMALL, *few]
-    assert "deepbasis: warning: max_steps=1 is less than one pass" in good(*arguments).stderr
-    assert any("max_steps=1 is" in line for line in json.loads(good(*arguments, "--json").stdout)["warnings"])
+    assert "deepbasis: warning: --max-steps 1 is less than one pass" in good(*arguments).stderr
+    assert any("--max-steps 1 is" in line for line in json.loads(good(*arguments, "--json").stdout)["warnings"])
     assert good(*arguments, "--quiet").output == ""
 
 
@@ -249,3 +249,13 @@ def test_demo_quick(tmp_path):
     assert os.listdir(tmp_path) == ["demo.png"]
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert torch.get_num_threads() == threads
+
+
+def test_scores_and_names_of_several_targets_are_in_words(here, tmp_path):
+    model = str(tmp_path / "m")
+    good("fit", "train.csv", "-t", "price", "-t", "weight", "--out", model, *SMALL, "--quiet")
+    told = good("info", model).stdout
+    assert f"{model} predicts 'price' and 'weight' (several numbers)" in told
+    assert "CRPS: price" in told
+    assert "targets in their 95 % intervals: weight" in told
+    assert "crps_price" not in told

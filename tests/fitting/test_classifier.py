@@ -142,8 +142,8 @@ def test_members_may_hold_out_different_rows() -> None:
     ("labels", "words"),
     [
         (["a"] * 150, "y has one class only, 'a'"),
-        ([None, *["a", "b"] * 74, "a"], r"y has 1 label\(s\) that are NaN \(missing\), the first in row 0"),
-        (np.r_[np.nan, np.arange(149) % 2], "that are NaN"),
+        ([None, *["a", "b"] * 74, "a"], r"y has 1 label that is NaN \(missing\), in row 0; remove such rows"),
+        (np.r_[np.nan, np.arange(149) % 2], "that is NaN"),
         (["a", 1] * 75, "Unknown label type: y must hold texts, whole numbers or truth values, all of one kind"),
         (np.arange(150) / 7, "Unknown label type: y is 0.142857 in row 1"),
         (np.r_[np.inf, np.arange(149) % 2], "y is inf in row 0"),
@@ -184,8 +184,8 @@ def test_an_unseen_class_is_refused_and_nothing_is_lost() -> None:
         ({"objective": "elbo"}, "objective 'elbo' is not for classes"),
         ({"objective": "mml"}, "mml"),
         ({"trend": "linear"}, "trend 'linear' is for numbers"),
-        ({"likelihood": "interval"}, "likelihood 'interval' is for numbers"),
-        ({"target": "log"}, "target must be one of"),
+        ({"likelihood": "interval"}, "likelihood 'interval' is what some fits choose by themselves: leave it out$"),
+        ({"target": "log"}, "target='log' is for numbers, and a classifier predicts classes: leave it out"),
         ({"class_weight": "heavy"}, "class_weight must be 'balanced'"),
         ({"class_weight": {"tea": 1.0}}, "class_weight has a weight for 'tea'"),
         ({"class_weight": {"egg": -1.0}}, "class_weight of 'egg' must be a finite number >= 0"),
@@ -206,9 +206,11 @@ def test_methods_with_inducing_points(method: str) -> None:
 
 
 def test_a_regressor_does_not_take_classes() -> None:
-    with pytest.raises(InputError, match="take DeepBasisClassifier"):
+    with pytest.raises(InputError, match="use DeepBasisClassifier"):
         small(target="classes").fit(*easy())
-    with pytest.raises(InputError, match="DeepBasisClassifier trains with"):
+    with pytest.raises(
+        InputError, match=r"^likelihood 'classes' is what some fits choose by themselves: .*use DeepBasisClassifier"
+    ):
         small(likelihood="classes").fit(*easy())
 
 

@@ -141,7 +141,7 @@ def test_what_asks_for_something_else_is_refused():
     X, y = counts(60)
     with pytest.raises(InputError, match="calibrate=True is for one that is"):
         small(target="count", calibrate=True).fit(X, y)
-    with pytest.raises(InputError, match="needs edges"):
+    with pytest.raises(InputError, match="leave it out, and give target='count'"):
         small(likelihood="interval").fit(X, y)
     with pytest.raises(InputError, match="only a count or a rating has values"):
         _ = small().fit(X, y).predict_dist(X).pmf

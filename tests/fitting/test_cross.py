@@ -155,7 +155,7 @@ def test_what_is_promised_is_said_in_words(model: DeepBasisRegressor) -> None:
 
 def test_what_it_is_not_for_is_refused(tmp_path: Path, model: DeepBasisRegressor) -> None:
     X, y = easy(60)
-    with pytest.raises(InputError, match="for 10 to 50,000 rows, got 9: take 'conformal'"):
+    with pytest.raises(InputError, match="for 10 to 50,000 rows, got 9: use 'conformal'"):
         cross().fit(X[:9], y[:9])
     with pytest.raises(InputError, match="calibrate='cross-conformal' is for one target"):
         cross().fit(X, np.stack([y, y], 1))
@@ -164,7 +164,7 @@ def test_what_it_is_not_for_is_refused(tmp_path: Path, model: DeepBasisRegressor
     with pytest.raises(InputError, match="from 199 rows on, and the promise of this fit rests on 100; ask for less"):
         model.predict_interval(X, 0.995, guarantee=True)
     pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y).to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match=r"t\.csv' is streamed: take 'conformal'"):
+    with pytest.raises(InputError, match=r"t\.csv' is streamed: use 'conformal'"):
         cross().fit_dataset(tmp_path / "t.csv", "y", stream=True)
 
 

@@ -48,7 +48,23 @@ def test_a_good_fit_has_nothing_to_say_but_of_the_column_that_is_noise(model: De
     assert sum(found.pit) == pytest.approx(1.0)
     assert max(found.pit) < 0.2
     assert all(text.startswith("the predictions hardly depend on 'noise'") for text in found.findings), found
-    assert str(found).splitlines()[0].startswith("300 rows held out: ")
+    assert str(found).splitlines()[0].startswith("300 rows held out: intervals of 50 % hold ")
+
+
+@pytest.mark.parametrize(
+    ("crps", "words"),
+    [
+        (0.5, "50 % below that of a constant"),
+        (1.1, "10 % above that of a constant"),
+        (1.0, "level with that of a constant"),
+        (22.3, "22 times that of a constant"),
+    ],
+)
+def test_scores_beside_others_are_in_words(model: DeepBasisRegressor, crps: float, words: str) -> None:
+    lines = list(replace(model.diagnose(), crps=crps, crps_constant=1.0, crps_line=1.0).lines())
+    assert lines[2].startswith(f"CRPS: {words}, ")
+    assert "-" not in lines[2]
+    assert next(replace(model.diagnose(), rows=1).lines()).startswith("1 row held out")
 
 
 def test_noise_is_no_better_than_a_constant() -> None:
@@ -97,7 +113,7 @@ def test_intervals_that_are_too_narrow_are_told() -> None:
     fitted = learner(calibrate=False, method="dnn", epochs=3).fit(X, y).fitted_
     assert fitted.diagnosis is not None
     narrow = replace(fitted.diagnosis, coverage=(0.2, 0.4, 0.6))
-    assert "60% of the targets in 95% intervals" in str(narrow)
+    assert "those of 95 % hold 60 %" in str(narrow)
 
 
 def test_the_tenths_of_ratings_are_filled_evenly():

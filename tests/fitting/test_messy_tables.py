@@ -85,7 +85,9 @@ def test_columns_overrules() -> None:
         InputError, match=r"columns\['cost'\] must be one of category, date, drop, number, text; got 'money'"
     ):
         small(columns={"cost": "money"}).fit(X, y)
-    with pytest.raises(InputError, match="columns names 'cots', which X does not have"):
+    with pytest.raises(
+        InputError, match="columns says what 'cots' is meant as, which is not among the columns to predict from"
+    ):
         small(columns={"cots": "drop"}).fit(X, y)
 
 
@@ -141,7 +143,7 @@ def test_a_target_may_be_money_and_have_gaps(tmp_path: Path, monkeypatch: pytest
     )
     messy(table).assign(price=["", "n/a", *cells[2:]]).to_csv("gaps.csv", index=False)
     refused = run("fit", "gaps.csv", "-t", "price", "--out", "some", *SMALL)
-    assert "target column 'price' of 'gaps.csv' has 2 value(s) that are NaN (missing)" in refused.stderr
+    assert "target column 'price' of 'gaps.csv' has 2 values that are NaN (missing)" in refused.stderr
     good("fit", "gaps.csv", "-t", "price", "--out", "some", "--drop-missing-target", *SMALL)
     model = DeepBasisRegressor.load("some")
     assert model.rows_ == ROWS - 2

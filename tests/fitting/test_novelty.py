@@ -136,9 +136,9 @@ def model() -> DeepBasisRegressor:
 
 
 STRANGE: dict[str, tuple[Any, str]] = {
-    "out of range": (lambda t: t.assign(age=t["age"] + 100), r"'age' \(100% of the rows outside 0\.0\d+ to 59\.\d+\)"),
-    "a scale": (lambda t: t.assign(age=t["age"] * 1e4), r"'age' \(\d+% of the rows outside .*, of another scale\)"),
-    "a new level": (lambda t: t.assign(city="Bonn"), r"'city' \(new values in 100% of the rows\)"),
+    "out of range": (lambda t: t.assign(age=t["age"] + 100), r"'age' \(100 % of the rows outside 0\.0\d+ to 59\.\d+\)"),
+    "a scale": (lambda t: t.assign(age=t["age"] * 1e4), r"'age' \(\d+ % of the rows outside .*, of another scale\)"),
+    "a new level": (lambda t: t.assign(city="Bonn"), r"'city' \(new values in 100 % of the rows\)"),
     "years later": (
         lambda t: t.assign(sold=t["sold"] + pd.Timedelta("900D")),
         r"'sold' \(.* outside 2024-01-0.* to 20",

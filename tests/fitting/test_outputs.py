@@ -141,7 +141,7 @@ def test_bad_targets_are_refused():
     X, y = two(60)
     gap = y.copy()
     gap.loc[7, "cost"] = np.nan
-    with pytest.raises(InputError, match=r"y\[cost\] has 1 value\(s\) that are NaN \(missing\), the first in row 7"):
+    with pytest.raises(InputError, match=r"y\[cost\] has 1 value that is NaN \(missing\), in row 7"):
         several().fit(X, gap)
     with pytest.raises(InputError, match="lower and upper are bounds of one target"):
         several().fit(X, y, lower=y["heat"])

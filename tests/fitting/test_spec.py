@@ -17,6 +17,7 @@ from typer.main import get_command
 from deepbasis import DeepBasisRegressor, InputError
 from deepbasis.cli import app
 from deepbasis.cli.options import option_of
+from deepbasis.fitting.recipe import FLOAT64_ROWS, RECIPES, training_precision
 from deepbasis.fitting.spec import RunOptions, Spec, arguments
 
 NAMES = [one.name for one in arguments()]
@@ -70,6 +71,39 @@ def test_the_arguments_do_not_bring_torch():
     assert run.stdout.strip() == "False"
 
 
+# ---- numbers in the helps are the recipe's ---------------------------------------------------------------------------
+
+
+def helps(name: str) -> str:
+    return str(next(one for one in arguments() if one.name == name).metadata["help"])
+
+
+def test_the_helps_name_the_numbers_of_the_default_recipe():
+    recipe = RECIPES["default"]
+    small, large, gpu = recipe.small, recipe.large, recipe.large_on_gpu
+    rows = f"{recipe.small_rows:,} rows"
+    assert small.rank == large.rank
+    assert f"auto: {large.rank}, or {gpu.rank} on a GPU above {rows}" in helps("rank")
+    assert f"auto is {recipe.small_classes.rank} for classes up to {rows}" in helps("rank")
+    assert recipe.small_classes.rank == recipe.exact.rank == recipe.inducing_points == RECIPES["paper"].large.rank
+    times = {1: "the same as `width`", 2: "twice that"}
+    assert small.inner_factor == large.inner_factor
+    assert f"auto: {times[large.inner_factor]}, or {times[gpu.inner_factor]} on a GPU above {rows}" in helps("inner")
+    assert large.optimiser == gpu.optimiser
+    assert f"auto: {large.optimiser}, or {small.optimiser} up to {rows}" in helps("optimiser")
+    assert recipe.shallow_optimiser in helps("optimiser")
+    assert recipe.exact.optimiser == small.optimiser
+    assert (large.embedding, large.embedding_columns) == (gpu.embedding, gpu.embedding_columns)
+    assert f"auto: {large.embedding}, or fourier" in helps("embedding")
+    assert f"auto is {small.embedding} up to {rows}" in helps("embedding")
+    assert f"more than {large.embedding_columns} encoded columns" in helps("embedding")
+    assert (large.weight_decay, large.rival_decay) == (gpu.weight_decay, gpu.rival_decay)
+    assert f"auto: {large.weight_decay:g}, or {large.rival_decay:g} where" in helps("weight_decay")
+    assert f"Above {rows}" in helps("weight_decay")
+    assert f"{recipe.race_steps} steps" in helps("weight_decay")
+    assert f"float64 up to {FLOAT64_ROWS} rows, then {training_precision('float32')} on a GPU" in helps("dtype")
+
+
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
 
@@ -108,6 +142,20 @@ def test_numbers_of_numpy_and_devices_of_torch_become_plain_python():
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], words: str):
     with pytest.raises(InputError, match=words):
         Spec(**changes)
+
+
+@pytest.mark.parametrize("name", ["censored", "input-noise", "interval", "outputs", "classes"])
+def test_likelihoods_that_a_fit_chooses_by_itself_are_not_offered(name: str):
+    """A spec may have them, since a plan is made from one."""
+    assert Spec(likelihood=name).likelihood == name
+    option = next(one for one in arguments() if one.name == "likelihood").metadata["kind"]
+    assert name not in option.metavar().split("|")
+    assert {"gaussian", "student", "poisson", "negative-binomial"} <= set(option.metavar().split("|"))
+    with pytest.raises(InputError, match=f"^likelihood '{name}' is what some fits choose by themselves: leave it out"):
+        Spec.of(DeepBasisRegressor(likelihood=name))
+    with pytest.raises(InputError, match=r"^likelihood must be one of .*; got 'gamma'") as refused:
+        Spec(likelihood="gamma")
+    assert name not in str(refused.value)
 
 
 def test_a_spec_does_not_change():

@@ -282,14 +282,14 @@ TARGETS = {
     "empty": ([], "y is empty", "0 sample(s)"),
     "ragged": ([1, [2, 3]], "y cannot be made an array"),
     "sparse": (sparse.csr_matrix([[1.0]]), "Sparse data was passed for y"),
-    "NaN": ([1.0, np.nan, np.nan], "y has 2 value(s) that are NaN (missing), the first in row 1", "remove those rows"),
-    "None among numbers": ([1.0, None], "y has 1 value(s) that are NaN (missing), the first in row 1"),
-    "NA": (pd.Series([None, 1], dtype="Int64"), "y has 1 value(s) that are NaN", "row 0"),
-    "masked": (np.ma.MaskedArray([1, 2], mask=[0, 1]), "y has 1 value(s) that are NaN", "row 1"),
-    "nothing but None": ([None, None], "y has 2 value(s) that are NaN", "row 0"),
-    "inf": ([1.0, INF], "y has 1 value(s) that are inf (infinite), the first in row 1"),
-    "minus inf": ([-INF, 1, -INF], "y has 2 value(s) that are inf", "row 0"),
-    "a large integer": ([1, 10**400], "y has 1 value(s) that are inf", "row 1"),
+    "NaN": ([1.0, np.nan, np.nan], "y has 2 values that are NaN (missing), the first in row 1", "remove such rows"),
+    "None among numbers": ([1.0, None], "y has 1 value that is NaN (missing), in row 1"),
+    "NA": (pd.Series([None, 1], dtype="Int64"), "y has 1 value that is NaN", "row 0"),
+    "masked": (np.ma.MaskedArray([1, 2], mask=[0, 1]), "y has 1 value that is NaN", "row 1"),
+    "nothing but None": ([None, None], "y has 2 values that are NaN", "row 0"),
+    "inf": ([1.0, INF], "y has 1 value that is inf (infinite), in row 1"),
+    "minus inf": ([-INF, 1, -INF], "y has 2 values that are inf", "row 0"),
+    "a large integer": ([1, 10**400], "y has 1 value that is inf", "row 1"),
     "large": ([1.0, -1e200], "y is -1e+200 in row 1", "units"),
     "a word in a list": ([1.0, "b"], "y must hold numbers, got text"),
     "text": (["a", "b"], "y must hold numbers, got text", "'a'", "row 0"),
@@ -298,6 +298,7 @@ TARGETS = {
     "pandas text": (pd.Series(["a", "b"]), "y must hold numbers, got text", "'a' in row 0"),
     "categories": (pd.Series(pd.Categorical(["a", "b"])), "y must hold numbers, got text"),
     "bytes": (np.array([b"a"]), "y must hold numbers, got bytes"),
+    "classes": (["egg", "ham"], "y must hold numbers, got text: 'egg' in row 0", "use DeepBasisClassifier"),
     "dates": (np.array(["2020-01-01"], dtype="M8[D]"), "y must hold numbers, got dates", "2020-01-01"),
     "date objects": ([DATE(2020, 1, 1)], "y must hold numbers, got dates"),
     "durations": (np.array([1], dtype="m8[s]"), "y must hold numbers, got durations"),
@@ -323,20 +324,20 @@ def test_a_target_that_cannot_be_used(case):
 
 
 def test_the_target_has_its_own_name_in_messages():
-    with pytest.raises(InputError, match=r"^y_val has 1 value\(s\) that are NaN"):
+    with pytest.raises(InputError, match=r"^y_val has 1 value that is NaN"):
         check_target([np.nan], "y_val")
 
 
 # --- weights and groups
 
 WEIGHTS = {
-    "negative": ([1, -1, 2], "sample_weight has 1 value(s) that are negative, the first in row 1: -1.0", ">= 0"),
-    "a negative number": (-1, "sample_weight has 3 value(s) that are negative"),
+    "negative": ([1, -1, 2], "sample_weight has 1 value that is negative, in row 1: -1.0", ">= 0"),
+    "a negative number": (-1, "sample_weight has 3 values that are negative"),
     "all zero": ([0, 0, 0], "Sample weights must contain at least one non-zero number"),
     "zero": (0, "Sample weights must contain at least one non-zero number"),
-    "NaN": ([1, np.nan, 1], "not finite (NaN or inf), the first in row 1"),
-    "a NaN": (np.nan, "3 value(s) that are not finite"),
-    "inf": ([1, 1, INF], "not finite (NaN or inf), the first in row 2: inf"),
+    "NaN": ([1, np.nan, 1], "not finite (NaN or inf), in row 1"),
+    "a NaN": (np.nan, "3 values that are not finite"),
+    "inf": ([1, 1, INF], "not finite (NaN or inf), in row 2: inf"),
     "None among numbers": ([1, None, 1], "not finite", "row 1"),
     "large": ([1e200, 1, 1], "larger than 1e+150", "row 0"),
     "too many": (np.ones(6), "sample_weight.shape == (6,), expected (3,)"),
@@ -370,11 +371,11 @@ GROUPS = {
     "a number": (7, "shape (3,), got ()"),
     "a word": ("abc", "shape (3,), got ()"),
     "two columns": (np.ones((3, 2)), "shape (3,), got (3, 2)"),
-    "NaN": ([1, np.nan, np.nan], "groups has 2 missing value(s), the first in row 1", "group of its own"),
-    "NaN among text": (["a", np.nan, "b"], "groups has 1 missing value(s), the first in row 1"),
-    "None": (["a", None, "b"], "groups has 1 missing value(s), the first in row 1"),
-    "NA": (pd.array([1, None, 2], dtype="Int64"), "groups has 1 missing value(s), the first in row 1"),
-    "NaT": (np.array(["2020", "2021", "NaT"], dtype="M8[ns]"), "groups has 1 missing value(s), the first in row 2"),
+    "NaN": ([1, np.nan, np.nan], "groups has 2 missing values, the first in row 1", "group of its own"),
+    "NaN among text": (["a", np.nan, "b"], "groups has 1 missing value, in row 1"),
+    "None": (["a", None, "b"], "groups has 1 missing value, in row 1"),
+    "NA": (pd.array([1, None, 2], dtype="Int64"), "groups has 1 missing value, in row 1"),
+    "NaT": (np.array(["2020", "2021", "NaT"], dtype="M8[ns]"), "groups has 1 missing value, in row 2"),
     "lists of unequal length": (pd.Series([[1], [2, 3], [4]]), "groups must hold numbers or texts"),
     "dicts": ([{}, {}, {}], "groups must hold numbers or texts", "unhashable"),
     "ragged": ([1, [2], 3], "groups cannot be made an array"),

@@ -68,6 +68,7 @@ def test_most_of_forty_are_understood_outright() -> None:
 )
 def test_no_column_of_a_clean_table_changes_its_kind(path: Path) -> None:
     source = Source.open(path)
+    assert Source.open(path, numbers=()).kinds == source.kinds  # no codes such as 00501
     blocks = list(source.all_blocks(source.names))
     for name in source.names:
         column = blocks[0].column(name)
@@ -97,6 +98,40 @@ def test_categories_stay(cells: list[object]) -> None:
     assert found.notes == ()
 
 
+@pytest.mark.parametrize("cells", [["00501", "90210", "10001", "60601"], ["501", "90210", "", "00007"]])
+def test_codes_with_leading_zeros_are_categories_in_a_file_as_in_a_frame(cells: list[str], tmp_path: Path) -> None:
+    frame = pd.DataFrame({"zip": cells * 10, "size": range(40), "hour": ["07", "8", "9", "10"] * 10})
+    path = tmp_path / "t.csv"
+    frame.to_csv(path, index=False)
+    source = Source.open(path, numbers=["hour"])
+    assert source.kinds == {"zip": "categorical", "size": "numeric", "hour": "numeric"}
+    (block,) = source.all_blocks(["zip"])
+    (in_frame,) = recognise(*read_columns(frame[["zip"]].replace("", None))).columns
+    (in_file,) = recognise(["zip"], [block.column("zip")]).columns
+    assert [in_file.categories[code] if code >= 0 else None for code in in_file.values] == [
+        in_frame.categories[code] if code >= 0 else None for code in in_frame.values
+    ]
+    assert Source.open(path).kinds["zip"] == "numeric"  # a model that knows it as a number reads it as one
+
+
+def test_codes_of_one_file_are_text_in_all_files(tmp_path: Path) -> None:
+    for k, cells in enumerate((["90210", "10001"], ["00501", "7"], ["3", "4"])):
+        pd.DataFrame({"zip": cells}).to_csv(tmp_path / f"{k}.csv", index=False)
+    source = Source.open(tmp_path, numbers=())
+    assert source.kinds == {"zip": "categorical"}
+    found = [block.column("zip") for block in source.all_blocks(["zip"])]
+    assert [part.categories[int(code)] for part in found for code in part.values] == [
+        *("90210", "10001"), *("00501", "7"), *("3", "4"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["row", "rowno", "row_no", "row number", "rownum", "Row"])
+def test_a_row_number_is_named(name: str) -> None:
+    found = recognise([name, "x"], [*read_columns(pd.DataFrame({name: range(40), "x": [1.0, 2.0] * 20}))[1]])
+    assert any(note.startswith(f"column '{name}' has another whole number in every row") for note in found.notes)
+    assert recognise(["rows", "x"], found.columns).notes == ()
+
+
 def test_whole_numbers_as_text_that_name_the_rows_are_left_out_and_named() -> None:
     found = seen(x=[str(7919 * k) for k in range(40)], y=[k % 7 for k in range(40)])
     assert [rule and rule.form for rule in found.rules] == ["nothing", None]
@@ -124,7 +159,7 @@ def test_odd_cells_are_counted() -> None:
     cells: list[object] = [f"{k}.5" for k in range(100)]
     cells[7], cells[9] = "12O", "abc"
     (note,) = seen(x=cells).notes
-    assert "2 cell(s) cannot be read, such as '12O', and are missing" in note
+    assert "2 cells cannot be read, such as '12O', and are missing" in note
     cells[:10] = [f"odd {k}x{k}" for k in range(10)]
     (note,) = seen(x=cells).notes
     assert note.startswith("column 'x' is read as categories: 90 % of its cells are numbers, others such as 'odd 0x0'")
@@ -166,7 +201,10 @@ def test_a_meaning_that_cannot_be_is_refused() -> None:
         InputError, match="column 'x' was to be read as number, and has no cell that is one, 'a' in row 0"
     ):
         told("number", ["a", "b"])
-    with pytest.raises(InputError, match="columns names 'z', which X does not have: it has 'x'"):
+    with pytest.raises(
+        InputError,
+        match="columns says what 'z' is meant as, which is not among the columns to predict from: these are 'x'",
+    ):
         recognise(["x"], [Column("column 'x'", "numeric", np.zeros(3))], {"z": "number"})
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepbasis.errors import InputError
+from deepbasis.cli.failures import one_line
+from deepbasis.errors import InputError, per_cent
 from deepbasis.registry import FORMATS
 from deepbasis.tables.dialect import Dialect, TablePath
 from deepbasis.tables.output import cannot_write, check_output
@@ -116,10 +117,15 @@ def text_table(title: str, columns: Sequence[str]) -> Any:
 
 
 def score_table(title: str, scores: Mapping[str, float]) -> Any:
+    from rich.text import Text
+
     table = text_table(title, ["", "value"])
     for name in sorted(scores, key=[*_SCORES, *scores].index):
-        percent = f"{100 * scores[name]:.1f} %"
-        table.add_row(_SCORES.get(name, name), percent if name in _SHARES else f"{scores[name]:.5g}")
+        # "mae_claims" is the MAE of the output claims
+        metric = max((one for one in _SCORES if name == one or name.startswith(f"{one}_")), key=len, default="")
+        words, output = _SCORES.get(metric, name), name.removeprefix(metric).removeprefix("_") if metric else ""
+        value = per_cent(scores[name], 1) if metric in _SHARES else f"{scores[name]:.5g}"
+        table.add_row(Text(f"{words}: {one_line(output)}" if output else words), value)
     return table
 
 

@@ -23,6 +23,7 @@ from deepbasis.cli.options import (
     option,
     options_named,
 )
+from deepbasis.errors import counted
 
 
 def evaluate(
@@ -32,7 +33,9 @@ def evaluate(
     lower: Annotated[
         str | None, option("COLUMN", "Lower bounds of a censored target; by default those of the fit.", ROLES)
     ] = None,
-    upper: Annotated[str | None, option("COLUMN", "Upper bounds of it; by default those of the fit.", ROLES)] = None,
+    upper: Annotated[
+        str | None, option("COLUMN", "Upper bounds of a censored target; by default those of the fit.", ROLES)
+    ] = None,
     exposure: KnownExposure = None,
     separator: Separator = "",
     decimal: Decimal = "",
@@ -56,4 +59,4 @@ def evaluate(
     if as_json:
         print_json({"rows": rows, **scores})
     else:
-        console().print(score_table(f"{Path(model).name} on {rows:,} rows of {Path(test).name}", scores))
+        console().print(score_table(f"{Path(model).name} on {counted(rows, 'row')} of {Path(test).name}", scores))

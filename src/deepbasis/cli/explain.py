@@ -25,6 +25,7 @@ from deepbasis.cli.options import (
     option,
     options_named,
 )
+from deepbasis.errors import counted
 from deepbasis.registry import FORMATS
 from deepbasis.tables.output import check_output, write_tables, writing
 
@@ -99,7 +100,9 @@ def explain(
             }
         )
     else:
-        _print_importance(found, f"{Path(model).name} on {len(sample):,} of {sample.rows_of_table:,} rows", words)
+        _print_importance(
+            found, f"{Path(model).name} on {len(sample):,} of {counted(sample.rows_of_table, 'row')}", words
+        )
 
 
 def _print_importance(found: list[Importance], title: str, words: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from deepbasis.cli.options import as_options
 from deepbasis.errors import DeepBasisError
 
 _BROKEN_PIPE = 141  # 128 + SIGPIPE, as of a command that the signal ended
@@ -132,6 +133,7 @@ def notices(quiet: bool) -> Iterator[list[str]]:
             yield lines
         ours = [warning for warning in caught if warning.category.__module__.startswith("deepbasis.")]
         lines += [one_line(str(warning.message)) for warning in ours]
+        lines[:] = [as_options(line) for line in lines]
     finally:
         logger.removeHandler(handler)
     if not quiet:

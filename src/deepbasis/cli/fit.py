@@ -23,15 +23,16 @@ from deepbasis.cli.options import (
     Quiet,
     Separator,
     Target,
+    as_options,
     option,
     options_named,
     read_fit_options,
     with_fit_options,
 )
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, counted
 from deepbasis.fitting.spec import TRAINING
 from deepbasis.tables.output import check_output
-from deepbasis.tables.places import MEANINGS, STANDARD
+from deepbasis.tables.places import MEANINGS, STANDARD, either
 
 if TYPE_CHECKING:
     from deepbasis.fitting.fitted import Fitted
@@ -52,18 +53,24 @@ def fit(
     out: Annotated[
         str | None, option("MODEL", "Where to write the model, usually a .safetensors file.", OUTPUT)
     ] = None,
-    weight: Annotated[str | None, option("COLUMN", "Weights of the rows, 0 or more.", ROLES)] = None,
+    weight: Annotated[str | None, option("COLUMN", "Weight of each row, 0 or more.", ROLES)] = None,
     groups: Annotated[
-        str | None, option("COLUMN", "Rows of one group are never both trained on and held out.", ROLES)
+        str | None, option("COLUMN", "Group of each row; rows of one group are held out together.", ROLES)
     ] = None,
     lower: Annotated[
-        str | None, option("COLUMN", "Lower bounds of a censored target; an empty cell is no bound.", ROLES)
+        str | None, option("COLUMN", "Lower bounds of a censored target; where a cell is empty there is none.", ROLES)
     ] = None,
     upper: Annotated[
-        str | None, option("COLUMN", "Upper bounds of it: empty where the target is at least so large.", ROLES)
+        str | None,
+        option("COLUMN", "Upper bounds of a censored target; empty where only a lower bound is known.", ROLES),
     ] = None,
     exposure: Annotated[
-        str | None, option("COLUMN", "How long, or over how much, a count was counted; with --likelihood.", ROLES)
+        str | None,
+        option(
+            "COLUMN",
+            "How long, or over how much, each count was taken; for --likelihood poisson or negative-binomial.",
+            ROLES,
+        ),
     ] = None,
     drop: Annotated[
         list[str] | None, option("COLUMN,...", "Columns to leave out; may be given several times.", ROLES)
@@ -77,7 +84,7 @@ def fit(
         typer.Option(
             "--as",
             metavar="COLUMN=KIND",
-            help=f"What a column is meant as: {', '.join(MEANINGS)}; may be given several times.",
+            help=f"How to read a column: {either(MEANINGS)}; may be given several times.",
             rich_help_panel=ROLES,
         ),
     ] = None,
@@ -107,7 +114,7 @@ def fit(
     """Fit a model to a table and save it.
 
     Columns may hold numbers, true and false, dates or text, and may have gaps; the target may not. A target of texts,
-    or of true and false, is a class: its probabilities are predicted.
+    or of true and false, is a class, and the probability of each class is predicted.
 
     [bold]deepbasis fit[/bold] train.csv --target price --out model.safetensors --seed 0
 
@@ -123,9 +130,9 @@ def fit(
     if not explain_plan:
         check_model_path(out, [train, validation])
     start = time.perf_counter()
-    arguments, options = read_fit_options(given)
-    arguments["columns"] = _meanings(meant or [])
     with options_named():
+        arguments, options = read_fit_options(given)
+        arguments["columns"] = _meanings(meant or [])
         _check_options(options, train, out)
     with workers(arguments["device"]) as team:
         if team.size > 1 and STANDARD in (train, validation):
@@ -141,7 +148,7 @@ def fit(
             notes: list[str] = []
 
             def say(note: str) -> None:
-                notes.append(_as_options(note))
+                notes.append(as_options(note))
                 if team.first and not quiet:
                     complain(notes[-1], "note")
 
@@ -182,7 +189,7 @@ def fit(
 
 
 def _meanings(meant: list[str]) -> dict[str, str] | None:
-    """Of --as price=number."""
+    """What each --as says, such as price=number."""
     found = {}
     for text in meant:
         column, _, meaning = text.rpartition("=")
@@ -192,11 +199,6 @@ def _meanings(meant: list[str]) -> dict[str, str] | None:
             )
         found[column] = meaning
     return found or None
-
-
-def _as_options(note: str) -> str:
-    """columns={'price': 'category'} is --as price=category here."""
-    return re.sub(r"columns=\{(?:'(.*?)'|\"(.*?)\"): '(\w+)'\}", lambda m: f"--as '{m[1] or m[2]}={m[3]}'", note)
 
 
 def _check_options(options: RunOptions, train: str, out: str | None) -> None:
@@ -238,9 +240,8 @@ def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], note
             }
         )
         return
-    wide = "1 column" if columns == 1 else f"{columns:,} columns"
-    models = "1 model" if members == 1 else f"{members} models"
-    typer.echo(f"{out}: {models} ({architecture.method}) fitted to {fitted.rows:,} rows of {wide} in {seconds:.1f} s")
+    models, rows, wide = counted(members, "model"), counted(fitted.rows, "row"), counted(columns, "column")
+    typer.echo(f"{out}: {models} ({architecture.method}) fitted to {rows} of {wide} in {seconds:.1f} s")
     if fitted.target.classes:
         typer.echo(
             f"validation: log loss {scores['log_loss']:.4g}, Brier {scores['brier']:.4g}, ECE {scores['ece']:.4g}, "
@@ -254,4 +255,4 @@ def _print_fit(fitted: Fitted, out: str, seconds: float, warned: list[str], note
     if promise := in_words(fitted):
         typer.echo(promise)
     if fitted.diagnosis is not None:
-        typer.echo(str(fitted.diagnosis))
+        typer.echo(as_options(str(fitted.diagnosis)))

@@ -10,17 +10,12 @@ import typer
 from deepbasis.cli.common import console, load_model, print_json, score_table, text_table
 from deepbasis.cli.failures import one_line
 from deepbasis.cli.options import Debug, Json, Model
+from deepbasis.errors import counted
+from deepbasis.tables.places import KINDS
 
 if TYPE_CHECKING:
     from deepbasis.fitting.fitted import Fitted
 
-_KINDS = {
-    "numeric": "number",
-    "boolean": "true or false",
-    "duration": "duration",
-    "datetime": "date",
-    "categorical": "category",
-}
 _TARGETS = {"identity": "number", "log": "number", "warp": "number", "outputs": "several numbers"}
 
 
@@ -45,6 +40,7 @@ def _record(fitted: Fitted, path: Path) -> dict[str, Any]:
         "bytes": path.stat().st_size,
         "target": {
             "name": ", ".join(fitted.target.outputs) or fitted.target_name,
+            "outputs": list(fitted.target.outputs),
             "kind": _TARGETS.get(fitted.target.name, fitted.target.name),
             "transform": fitted.target.name,
             "lower": fitted.target.lower,
@@ -83,22 +79,24 @@ def _print_info(known: dict[str, Any]) -> None:
     from rich.text import Text
 
     target, columns = known["target"], known["columns"]
-    name = "a target without a name" if target["name"] is None else f"'{one_line(target['name'])}'"
+    names = target["outputs"] or ([] if target["name"] is None else [target["name"]])
+    name = " and ".join(f"'{one_line(one)}'" for one in names) or "a target without a name"
     transform = (
         ""
         if target["transform"] in ("identity", "outputs", target["kind"])
         else f", trained by its {target['transform']}"
     )
-    wide = "1 column" if len(columns) == 1 else f"{len(columns):,} columns"
+    wide = counted(len(columns), "column")
     typer.echo(f"{known['model']} predicts {name} ({target['kind']}{transform}{_beside(target)})")
-    typer.echo(f"fitted to {known['rows']:,} rows of {wide}; {known['bytes']:,} bytes")
+    typer.echo(f"fitted to {counted(known['rows'], 'row')} of {wide}; {known['bytes']:,} bytes")
     typer.echo(", ".join(f"{program} {version}" for program, version in known["versions"].items()))
     table = text_table("Columns", ["", "kind", "gaps", "encoded columns"])
     for column in columns:
-        categories = f", {column['categories']} values" * (column["kind"] == "categorical" and not column["left_out"])
+        is_category = column["kind"] == "categorical" and not column["left_out"]
+        categories = f", {counted(column['categories'], 'value')}" if is_category else ""
         table.add_row(
             Text(one_line(column["name"])),
-            _KINDS[column["kind"]] + categories,
+            KINDS[column["kind"]] + categories,
             "yes" if column["gaps"] else "",
             _outputs(column),
         )

@@ -39,9 +39,7 @@ def choice(words: Sequence[str], help: str, panel: str, *names: str) -> Any:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)]
 Quiet = Annotated[
     bool,
-    typer.Option(
-        "--quiet", "-q", help="Print nothing but errors: no progress, no summary, no warnings.", rich_help_panel=OUTPUT
-    ),
+    typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=OUTPUT),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=OUTPUT)]
 Target = Annotated[
@@ -50,7 +48,7 @@ Target = Annotated[
         "--target",
         "-t",
         metavar="COLUMN",
-        help="The column to predict; given several times, a model of all of them.",
+        help="The column to predict; give it several times to predict several columns together.",
         rich_help_panel=ROLES,
     ),
 ]
@@ -60,7 +58,7 @@ KnownTarget = Annotated[
         "--target",
         "-t",
         metavar="COLUMN",
-        help="Where the targets are; by default the column of the fit.",
+        help="The column of the targets; by default the one of the fit.",
         rich_help_panel=ROLES,
     ),
 ]
@@ -69,11 +67,13 @@ KnownExposure = Annotated[
 ]
 Separator = Annotated[
     str,
-    option("CHARACTER", "Between the fields of a CSV: , ; | or tab; by default found out.", TEXT, show_default=False),
+    option(
+        "CHARACTER", "What separates the fields of a CSV: , ; | or tab; by default detected.", TEXT, show_default=False
+    ),
 ]
-Decimal = Annotated[str, option(".|,", "Decimal separator of a CSV; by default found out.", TEXT, show_default=False)]
+Decimal = Annotated[str, option(".|,", "Decimal separator of a CSV; by default detected.", TEXT, show_default=False)]
 Encoding = Annotated[
-    str, option("NAME", "Encoding of a CSV, such as cp1252; by default found out.", TEXT, show_default=False)
+    str, option("NAME", "Encoding of a CSV, such as cp1252; by default detected.", TEXT, show_default=False)
 ]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model that 'deepbasis fit' wrote.", show_default=False)]
 
@@ -152,13 +152,28 @@ def _run_parameter(one: Field[Any]) -> inspect.Parameter:
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[hint, info])
 
 
+_FLAGS = ("drop_missing_target", "guarantee", "stream")
+
+
+def as_options(message: str) -> str:
+    """columns={'price': 'category'} is --as 'price=category' here, and trend='linear' is --trend linear."""
+
+    def option_for(found: re.Match[str]) -> str:
+        name, value = found[1], found[2] or found[3]
+        if name not in _OPTIONS:
+            return found[0]
+        called = {one.name: option_of(one) for one in arguments()}.get(name, _OPTIONS[name])
+        return called if name in _FLAGS and value == "True" else f"{called} {value.lower()}"
+
+    message = re.sub(r"columns=\{(?:'(.*?)'|\"(.*?)\"): '(\w+)'\}", lambda m: f"--as '{m[1] or m[2]}={m[3]}'", message)
+    return re.sub(r"\b(\w+)=(?:'([\w-]+)'|(True|False|\d+(?:\.\d+)?))", option_for, message)
+
+
 @contextmanager
 def options_named() -> Iterator[None]:
     """An argument of the estimator is an option here: batch_size is --batch-size."""
     try:
         yield
     except InputError as error:
-        word, separator, rest = str(error).partition(" ")
-        if word not in _OPTIONS:
-            raise
-        raise InputError(f"{_OPTIONS[word]}{separator}{rest}") from error
+        word, separator, rest = as_options(str(error)).partition(" ")
+        raise InputError(f"{_OPTIONS.get(word, word)}{separator}{rest}") from error

@@ -22,7 +22,7 @@ from deepbasis.cli.options import (
     option,
     options_named,
 )
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, check_share
 from deepbasis.registry import FORMATS
 from deepbasis.tables.output import check_out_folder, check_output
 from deepbasis.tables.places import STANDARD, is_many
@@ -42,7 +42,7 @@ def predict(
         str,
         option(
             "FILE",
-            "Where to write: .csv, .tsv, .csv.gz or .parquet; '-' is CSV on standard output. For a folder, a folder.",
+            "Where to write: .csv, .tsv, .csv.gz or .parquet, or a folder if NEW is one; '-' is CSV on stdout.",
             OUTPUT,
         ),
     ] = STANDARD,
@@ -66,7 +66,7 @@ def predict(
         bool,
         typer.Option(
             "--guarantee",
-            help="An interval that holds the share it promises; needs fit --calibrate conformal or cross-conformal.",
+            help="Intervals with a guaranteed coverage; needs fit --calibrate conformal or cross-conformal.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
@@ -74,18 +74,21 @@ def predict(
         bool,
         typer.Option(
             "--novelty",
-            help="Add the column novelty: low p-values mark rows unlike those of the fit.",
+            help="Add a column novelty, of p-values: low ones mark rows unlike those of the fit.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
     exposure: Annotated[
-        str | None, option("COLUMN", "Counts over so much, for a model of rates; by default over 1.", ROLES)
+        str | None,
+        option(
+            "COLUMN", "How long, or over how much, to predict each count, for a model of rates; by default 1.", ROLES
+        ),
     ] = None,
     safe_csv: Annotated[
         bool,
         typer.Option(
             "--safe-csv",
-            help="Put an apostrophe before text copied to a CSV that a spreadsheet may take for a formula.",
+            help="Put an apostrophe before copied text that a spreadsheet could run as a formula.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
@@ -97,8 +100,8 @@ def predict(
 ) -> None:
     """Predict the rows of a table: the columns mean, std, lower_95 and upper_95, after those named by --id.
 
-    A model of classes gives a column p_CLASS for each, its probability. One of several outputs gives mean_NAME,
-    std_NAME, ... for each.
+    A model of classes gives the probability of each class instead, in a column p_CLASS. A model of several targets
+    gives mean_NAME, std_NAME, ... for each.
 
     Columns are found by name; those that the model does not know, such as the target, are ignored. A folder is
     read and written piece by piece, a Parquet file for each of its files; a run that was stopped continues where it
@@ -114,7 +117,7 @@ def predict(
     from deepbasis.tables.predictions import ClassColumns, PredictionColumns
 
     levels = () if quantiles is None else quantile_levels(quantiles)
-    interval = _coverage(coverage) if coverage is not None else None if levels else 0.95
+    interval = check_share("--coverage", coverage) if coverage is not None else None if levels else 0.95
     if guarantee and interval is None:
         raise InputError("--guarantee is for the interval, and --quantiles takes its place: give --coverage too")
     columns: PredictionColumns | ClassColumns = PredictionColumns(interval, levels, novelty, guarantee)
@@ -148,13 +151,6 @@ def predict(
         elif team.first:
             how = {"memory": memory, "safe_csv": safe_csv}
             predict_file(fitted, read(), out, columns, ids=copied, exposure=exposure, **how)
-
-
-def _coverage(value: float) -> float:
-    if not 0.0 < value < 1.0:
-        hint = f"; for {value:g} % give {value / 100:g}" if 1.0 < value < 100.0 else ""
-        raise InputError(f"--coverage must lie between 0 and 1, as 0.95 does, got {value:g}{hint}")
-    return value
 
 
 def _check_ids(ids: list[str], predicted: list[str]) -> None:

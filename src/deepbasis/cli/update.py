@@ -32,6 +32,7 @@ from deepbasis.cli.options import (
     option,
     options_named,
 )
+from deepbasis.errors import counted
 
 
 def update(
@@ -48,14 +49,17 @@ def update(
         str | None, option("FILE", "Where to write the model; by default over MODEL.", OUTPUT, show_default=False)
     ] = None,
     target: KnownTarget = None,
-    weight: Annotated[str | None, option("COLUMN", "Weights of the rows.", ROLES)] = None,
+    weight: Annotated[str | None, option("COLUMN", "Weight of each row.", ROLES)] = None,
     groups: Annotated[
-        str | None, option("COLUMN", "Groups, if the fit promises something for each of them.", ROLES)
+        str | None, option("COLUMN", "Group of each row, if the model's guarantee is for each group.", ROLES)
     ] = None,
     lower: Annotated[str | None, option("COLUMN", "Lower bounds of a censored target.", ROLES)] = None,
-    upper: Annotated[str | None, option("COLUMN", "Upper bounds of it.", ROLES)] = None,
+    upper: Annotated[str | None, option("COLUMN", "Upper bounds of a censored target.", ROLES)] = None,
     forget: Annotated[
-        float, option("NUMBER", "Share that everything known before counts for: below 1 for rows that drift.", OUTPUT)
+        float,
+        option(
+            "NUMBER", "Weight of everything learned before, above 0 and at most 1: below 1 for rows that drift.", OUTPUT
+        ),
     ] = 1.0,
     separator: Separator = "",
     decimal: Decimal = "",
@@ -64,9 +68,9 @@ def update(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Take more rows into a model without training it again, and say how well it predicted them before.
+    """Add rows to what a model has learned, without training it again, and say how well it predicted them before.
 
-    The file that is written holds the model as it was or as it is now, whatever happens meanwhile.
+    The file is replaced in one step: if the command fails or is stopped, it holds the model as it was.
 
     [bold]deepbasis update[/bold] model.safetensors july.csv
 
@@ -98,5 +102,5 @@ def update(
     if as_json:
         print_json({"rows": rows, "rows_in_all": found.rows, "before": scores()})
     elif not quiet:
-        console().print(score_table(f"{Path(model).name} on {rows:,} rows of {Path(new).name}", scores()))
-        typer.echo(f"These are scores of the model as it was. {place} knows {found.rows:,} rows now.")
+        console().print(score_table(f"{Path(model).name} on {counted(rows, 'row')} of {Path(new).name}", scores()))
+        typer.echo(f"These are scores of the model as it was. {place} knows {counted(found.rows, 'row')} now.")

@@ -234,20 +234,23 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _check_identity(path: str | os.PathLike[str], theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     for what, mine in ours.items():
         if theirs.get(what) != mine:
+            verb = "are" if what.endswith("s") else "is"
+            both = _differing(theirs.get(what), mine, verb)
             raise CheckpointMismatchError(
-                f"{path} is the checkpoint of another run: its {what} is {_differing(theirs.get(what), mine)}; "
-                "give this run another checkpoint file, or delete that one"
+                f"{path} is the checkpoint of another run: its {what} {verb} {both}; give this run another checkpoint "
+                "file, or delete that one"
             )
 
 
-def _differing(theirs: Any, ours: Any) -> str:
+def _differing(theirs: Any, ours: Any, verb: str = "is") -> str:
     """Only the part that differs, to keep the message readable."""
     if isinstance(theirs, list) and isinstance(ours, list):
         theirs, ours = dict(enumerate(theirs)), dict(enumerate(ours))
     if isinstance(theirs, dict) and isinstance(ours, dict):
         keys = sorted(k for k in theirs.keys() | ours.keys() if theirs.get(k) != ours.get(k))
-        theirs, ours = {k: theirs.get(k) for k in keys}, {k: ours.get(k) for k in keys}
-    return f"{_cut(theirs)}, this run's is {_cut(ours)}"
+        theirs, ours = ({k: one.get(k) for k in keys} for one in (theirs, ours))
+        theirs, ours = (", ".join(f"{k}: {value}" for k, value in one.items()) for one in (theirs, ours))
+    return f"{_cut(theirs)}, this run's {verb} {_cut(ours)}"
 
 
 def _cut(value: Any) -> str:

@@ -86,7 +86,7 @@ class Settings:
                 raise InputError("average is not for exact training (mml): its q(w) belongs to the current parameters")
         if self.optimiser == "lbfgs" and not self.exact:
             raise InputError(
-                "optimiser 'lbfgs' is for exact training (objective 'mml'), whose loss has no noise: take 'adamw' or "
+                "optimiser 'lbfgs' is for exact training (objective 'mml'), whose loss has no noise: use 'adamw' or "
                 "'muon', or that objective"
             )
         if not isinstance(self.prior, bool) or (self.prior and not self.exact):

@@ -91,7 +91,7 @@ class TableData:
         fewest, most = 2 * CROSS_PARTS, CROSS_PARTS * MOST_APART
         if not fewest <= rows <= most:
             raise InputError(
-                f"calibrate='cross-conformal' is for {fewest} to {most:,} rows, got {rows:,}: take 'conformal'"
+                f"calibrate='cross-conformal' is for {fewest} to {most:,} rows, got {rows:,}: use 'conformal'"
             )
         found = cls._of(spec, given, validation)
         without = tuple(cls._of(spec, given, validation, out) for out in parts(rows, CROSS_PARTS))

@@ -211,5 +211,5 @@ def _warnings(settings: Settings, facts: Facts, max_steps: int | None) -> tuple[
         return ()
     return (
         f"max_steps={max_steps} is less than one pass over the {facts.rows} rows to fit, of {steps} steps, which a fit "
-        "in memory makes: take larger batches, or a stream, which may end sooner",
+        "in memory makes: use larger batches, or a stream, which may end sooner",
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Rows
-from deepbasis.errors import InputError, check_number, check_positive_int
+from deepbasis.errors import InputError, check_number, check_positive_int, counted, per_cent
 from deepbasis.fitting.held_out import mean_and_error
 from deepbasis.fitting.start import straight_line
 from deepbasis.gp import metrics
@@ -60,13 +60,14 @@ class Diagnosis:
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
-        shares = zip(LEVELS, self.coverage, strict=True)
-        inside = ", ".join(f"{share:.0%} of the targets in {level:.0%} intervals" for level, share in shares)
-        yield f"{self.rows:,} rows held out: {inside}"
-        tenths = ", ".join(f"{share:.0%}" for share in self.pit)
-        yield f"tenths of the predicted distributions hold {tenths} of the targets"
-        less = [1.0 - self.crps / other for other in (self.crps_constant, self.crps_line)]
-        yield f"CRPS {less[0]:.0%} below that of a constant, {less[1]:.0%} below that of a straight line"
+        first, *others = zip(LEVELS, self.coverage, strict=True)
+        inside = f"intervals of {per_cent(first[0])} hold {per_cent(first[1])} of the targets"
+        more = (f"those of {per_cent(level)} hold {per_cent(share)}" for level, share in others)
+        yield f"{counted(self.rows, 'row')} held out: {', '.join([inside, *more])}"
+        tenths = ", ".join(per_cent(share) for share in self.pit)
+        yield f"targets in each tenth of their predicted distributions, the lowest first: {tenths} (10 % each is right)"
+        constant, line = (_beside_that(self.crps, other) for other in (self.crps_constant, self.crps_line))
+        yield f"CRPS: {constant} of a constant, {line} of a straight line"
         yield from self.findings
 
     @classmethod
@@ -90,6 +91,15 @@ class Diagnosis:
         scores = {k: check_number(k, found[k], above=0.0) for k in ("crps", "crps_constant", "crps_line")}
         rows = check_positive_int("rows", found["rows"])
         return cls(rows=rows, findings=tuple(lists["findings"]), **shares, **scores)  # type: ignore[arg-type]
+
+
+def _beside_that(crps: float, other: float) -> str:
+    ratio = crps / other
+    if ratio >= 2.0:
+        return f"{ratio:,.2g} times that" if ratio < 10.0 else f"{ratio:,.0f} times that"
+    if abs(ratio - 1.0) < 0.005:
+        return "level with that"
+    return f"{per_cent(abs(ratio - 1.0))} {'below' if ratio < 1.0 else 'above'} that"
 
 
 def existing(found: Diagnosis | None) -> Diagnosis:
@@ -149,7 +159,8 @@ def _rivals(known: Rows, x: Tensor) -> list[Gaussian]:
 def _beside(losses: Sequence[Tensor], weight: Tensor | None) -> Iterator[str]:
     """Whether a constant or a line is as good, as far as these rows can tell."""
     if len(losses[0]) < _FEWEST_ROWS:
-        yield f"only {len(losses[0])} rows were held out: they say little about the predictions"
+        were = "was" if len(losses[0]) == 1 else "were"
+        yield f"only {counted(len(losses[0]), 'row')} {were} held out, which says little about the predictions"
         return
     gain, error = mean_and_error(losses[1] - losses[0], weight)
     if gain <= 2.0 * error:
@@ -166,7 +177,7 @@ def _held(share: float, rows: int) -> Iterator[str]:
     error = math.sqrt(LEVELS[-1] * (1.0 - LEVELS[-1]) / rows)
     if abs(share - LEVELS[-1]) > 3.0 * error + 0.01:
         side = "narrow" if share < LEVELS[-1] else "wide"
-        yield f"the intervals are too {side}: those of {LEVELS[-1]:.0%} hold {share:.0%} of the targets"
+        yield f"the intervals are too {side}: those of {per_cent(LEVELS[-1])} hold {per_cent(share)} of the targets"
 
 
 def _columns(known: Rows, preprocessor: Preprocessor) -> Iterator[str]:

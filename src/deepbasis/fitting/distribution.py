@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from deepbasis import plots
-from deepbasis.errors import InputError, check_positive_int
+from deepbasis.errors import InputError, check_positive_int, check_same_rows
 from deepbasis.fitting.kinds import SHARE, check_seed
 from deepbasis.gp import censored, metrics
 from deepbasis.gp.counts import Counts
@@ -208,6 +208,7 @@ def scores(
     outputs: Sequence[str] = (),
 ) -> dict[str, float]:
     """The metrics of predictions; with `bounds`, those of a censored target; with `outputs`, those of each too."""
+    check_same_rows("X", len(predicted), "y", len(y))
     numbers, counted = torch.from_numpy(y), None if weight is None else torch.from_numpy(weight)
     if isinstance(predicted, Outputs):
         return metrics.evaluate_outputs(predicted, numbers, outputs, counted)

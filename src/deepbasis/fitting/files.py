@@ -93,7 +93,9 @@ def prepare_files(
     meanings = spec.columns or {}
     text = [name for name, meaning in meanings.items() if meaning in ("category", "date", "text")]
     dropped = [name for name, meaning in meanings.items() if meaning == "drop"]
-    source = Source.open(data, drop=[*drop, *dropped], text=text)
+    targets = [target] if isinstance(target, str) else target
+    numbers = [name for name in (*targets, weight, groups, lower, upper, exposure) if name is not None]
+    source = Source.open(data, drop=[*drop, *dropped], text=text, numbers=numbers)
     for note in source.notes:
         say(note)
     roles = Roles.of(source, target, weight, groups, classes, lower, upper, drop_missing_target, exposure)
@@ -125,7 +127,7 @@ def prepare_files(
             raise InputError("time_limit is for tables in memory: of a stream max_steps limits the work")
         if spec.calibrate == CROSS:
             raise InputError(
-                f"calibrate='cross-conformal' is for tables in memory, and {source.name} is streamed: take 'conformal'"
+                f"calibrate='cross-conformal' is for tables in memory, and {source.name} is streamed: use 'conformal'"
             )
         stream = StreamData.of(spec, source, roles, aside, limit, team)
         for note in stream.preprocessor.notes:

@@ -184,8 +184,6 @@ class Fitted:
         bounds = check_bounds(target, lower, upper)
         found = self.predict(X)
         predicted = (found if exposure is None else found.exposed(exposure)).tensors
-        if len(predicted) != len(target):
-            raise InputError(f"X has {len(predicted)} rows but y has {len(target)}: they must agree")
         weights = None if weight is None else check_weight(weight, len(target))
         return scores(predicted, target, bounds, weights, self.target.outputs)
 
@@ -193,7 +191,7 @@ class Fitted:
         """Draws of the noise-free function: X -> [rows, n]."""
         check_positive_int("n", n)
         if self.target.outputs:
-            raise InputError("sample_functions is for one target, and this model has several outputs: take sample_y")
+            raise InputError("sample_functions is for one target, and this model has several outputs: use sample_y")
         draws_from = generator(random_state)
         models = self.models
         of_member = torch.randint(len(models), (n,), generator=draws_from).tolist()

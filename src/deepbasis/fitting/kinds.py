@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deepbasis.errors import InputError, check_choice, check_number, check_positive_int
+from deepbasis.errors import InputError, check_choice, check_number, check_positive_int, check_share
+from deepbasis.registry import LIKELIHOODS
 from deepbasis.tables.places import MEANINGS
 
 AUTO = "auto"
@@ -67,21 +68,19 @@ def real(
     none: bool = False,
     above: float = -math.inf,
     at_least: float = -math.inf,
-    below: float = math.inf,
 ) -> Kind:
     """A number within bounds, or perhaps None."""
 
     def check(name: str, value: Any) -> float | None:
-        if none and value is None:
-            return None
-        if below == math.inf:
-            return check_number(name, value, above=above, at_least=at_least)
-        if not above < check_number(name, value) < below:
-            raise InputError(f"{name} must lie strictly between {above:g} and {below:g}, got {value!r}")
-        return float(value)
+        return None if none and value is None else check_number(name, value, above=above, at_least=at_least)
 
     kind = _number(float, "a number", auto, check)
     return replace(kind, type=lambda: "float or None") if none else kind
+
+
+def share(auto: bool = False) -> Kind:
+    """A number strictly between 0 and 1."""
+    return _number(float, "a number", auto, check_share)
 
 
 def _number(type_: Callable[[str], Any], words: str, auto: bool, check: Callable[[str, Any], Any]) -> Kind:
@@ -157,7 +156,35 @@ def _check_columns(name: str, value: Any) -> dict[str, str] | None:
     return {str(column): check_choice(f"{name}[{column!r}]", meaning, MEANINGS) for column, meaning in value.items()}
 
 
-SHARE = real(above=0.0, below=1.0)
+BY_ITSELF = {
+    "interval": "leave it out, and give target='count' or target='ordinal'",
+    "classes": "leave it out, and use DeepBasisClassifier, or in the command target='classes'",
+    "outputs": "leave it out, and give several targets",
+    "censored": "leave it out, and give lower or upper, the bounds of the target",
+    "input-noise": "leave it out, and give noise='input'",
+}
+"""Likelihoods that are not asked for by name: a fit chooses them by itself. What to do instead."""
+
+
+def check_asked(name: str, value: Any, default: str | None = None) -> Any:
+    """A likelihood that a user may give by name."""
+    if isinstance(value, str) and value in BY_ITSELF and value != default:
+        instead = "leave it out" if default == CLASSES else BY_ITSELF[value]
+        raise InputError(f"{name} {value!r} is what some fits choose by themselves: {instead}")
+    return value
+
+
+def _offered() -> list[str]:
+    return [name for name in LIKELIHOODS if name not in BY_ITSELF]
+
+
+LIKELIHOOD = Kind(
+    lambda name, value: value if value in BY_ITSELF else check_choice(name, value, _offered()),
+    lambda: "str",
+    lambda: "|".join(_offered()),
+    check_asked,
+)
+SHARE = share()
 COLUMNS = Kind(_check_columns, lambda: "dict or None", lambda: "COLUMN=KIND")
 FLAG = Kind(
     _check_flag,

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from deepbasis.engine.checks import LARGEST
-from deepbasis.errors import NoveltyWarning
+from deepbasis.errors import NoveltyWarning, per_cent
 from deepbasis.hashing import splitmix64
 from deepbasis.tables.encoders import Encoding, decoded, unsquash
 from deepbasis.tables.preprocessing import Preprocessor
@@ -169,7 +169,7 @@ def _drawn(x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
 
 
 def _evenly(scores: Float[Tensor, " n"], count: int) -> Tensor:
-    """So many of them, from the lowest to the highest."""
+    """`count` of the scores, evenly spaced from the lowest to the highest."""
     places = (torch.arange(min(count, len(scores))) + 0.5) * (len(scores) / max(1, min(count, len(scores))))
     return scores.sort().values[places.long()]
 
@@ -239,9 +239,10 @@ class Watch:
             return
         named = changes(self.novelty, self.preprocessor, torch.cat(self.some))
         where = "; ".join(named) if named else "no column alone, but their combinations"
+        share = per_cent(self.unlike / self.looked)
         warnings.warn(
-            f"about {self.unlike / self.looked:.0%} of the rows are unlike those that the model was fitted to, and its "
-            f"intervals may be too narrow there; what differs: {where}. predict_novelty (--novelty) says which rows",
+            f"about {share} of the rows are unlike those that the model was fitted to, and its intervals may be too narrow "
+            f"there; what differs: {where}. predict_novelty (--novelty) says which rows",
             NoveltyWarning,
             stacklevel=stacklevel,
         )
@@ -270,7 +271,7 @@ def _new_levels(encoding: Encoding, novelty: Novelty, x: Tensor, columns: slice)
     gaps = slice(columns.stop - encoding.missing, columns.stop)
     share = 1.0 - float(x[:, own].sum(1).mean()) - float(x[:, gaps].sum(1).mean())
     usual = 1.0 - float(novelty.center[own].sum()) - float(novelty.center[gaps].sum())
-    return share - usual, f"new values in {share:.0%} of the rows"
+    return share - usual, f"new values in {per_cent(share)} of the rows"
 
 
 def _out_of_range(encoding: Encoding, novelty: Novelty, x: Tensor, columns: slice) -> tuple[float, str]:
@@ -278,7 +279,7 @@ def _out_of_range(encoding: Encoding, novelty: Novelty, x: Tensor, columns: slic
     low, high = novelty.low[first], novelty.high[first]
     share = float(((z < low) | (z > high)).float().mean())
     ends = " to ".join(decoded(encoding, float(end)) for end in (low, high))
-    words = f"{share:.0%} of the rows outside {ends}"
+    words = f"{per_cent(share)} of the rows outside {ends}"
     lower, upper = np.quantile(unsquash(z.numpy(), encoding.linear), [0.25, 0.75])
     spread = (upper - lower) / float(novelty.spread[first])
     return share, f"{words}, of another scale" if spread > _OTHER_SCALE else words

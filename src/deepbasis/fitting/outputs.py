@@ -65,7 +65,7 @@ class OutputsDistribution(PredictiveDistribution):
         return super().quantile(q)
 
     def survival(self, t: ArrayLike) -> Floats:
-        raise InputError("survival is of one output: take output(name).survival(t)")
+        raise InputError("survival is of one output: use output(name).survival(t)")
 
     def entropy(self) -> Floats:
         """Of all outputs together, in nats: the sum of those of each, and log |R| / 2, which is not above 0."""
@@ -77,7 +77,7 @@ class OutputsDistribution(PredictiveDistribution):
         return frame(OutputColumns(self.names, PredictionColumns(coverage, tuple(quantiles))), self, index)
 
     def plot(self, ax: Any = None, y: ArrayLike | None = None, coverage: float = 0.95) -> Any:
-        raise InputError("a plot is of one output: take output(name).plot()")
+        raise InputError("a plot is of one output: use output(name).plot()")
 
     def sample(self, n: int = 1, random_state: RandomState = None) -> Floats:
         """Draws [rows, n, m] of all outputs together, independent between rows."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import Settings
+from deepbasis.errors import counted
 from deepbasis.gp.build import build
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
@@ -181,7 +182,7 @@ class Plan:
         """For people: what is held out, then each candidate."""
         parts, fraction = self.hold_out.parts, self.hold_out.fraction
         held = f"1/{parts} of the rows, another part for each member" if parts > 1 else f"{fraction:g} of the rows"
-        threads = "" if self.threads is None else f" ({_count(self.threads, 'thread')})"
+        threads = "" if self.threads is None else f" ({counted(self.threads, 'thread')})"
         where = f"{self.device}{' (members in threads)' if self.member_threads else threads}"
         yield f"recipe {self.recipe}, on {where}; {self.scaling} inputs; held out: {held}"
         yield f"target: {self.target}{f' ({self.target_because})' if self.target_because else ''}"
@@ -190,15 +191,18 @@ class Plan:
         for number, one in enumerate(self.candidates, 1):
             a, s = one.architecture, one.settings
             weights = ", ".join(f"({alpha:g}, {beta:g})" for alpha, beta in one.weights)
-            network = f", width {a.width}, {a.blocks} blocks of {a.inner}, embedding {a.embedding}, trend {a.trend}"
-            yield f"candidate {number}: {a.method} ({a.likelihood}), {_count(one.members, 'member')}, rank {a.rank}" + (
-                "" if a.is_shallow else network
+            blocks = f"{counted(a.blocks, 'block')} of {a.inner}"
+            network = f", width {a.width}, {blocks}, embedding {a.embedding}, trend {a.trend}"
+            yield (
+                f"candidate {number}: {a.method} ({a.likelihood}), {counted(one.members, 'member')}, rank {a.rank}"
+                + ("" if a.is_shallow else network)
             )
             passes = f" of {s.passes} passes" * (s.passes > 1)
-            steps = f"{s.epochs} " + ("exact steps" if s.exact else f"epochs{passes}, batches of {s.batch_size}")
+            steps = counted(s.epochs, "exact step" if s.exact else "epoch")
+            steps += "" if s.exact else f"{passes}, batches of {s.batch_size}"
             how = f"{s.optimiser}, rate {s.learning_rate:g}, decay {s.weight_decay:g}"
             if s.optimiser == "lbfgs":
-                steps, how = f"at most {s.epochs} exact steps", s.optimiser
+                steps, how = f"at most {steps}", s.optimiser
             yield (
                 f"  {s.objective}: {steps}, {how}, {s.precision}"
                 f"{', compiled' * s.compile}{'' if s.exact else f'; (alpha, beta): {weights}'}"
@@ -249,7 +253,3 @@ def _plain(cls: type, record: Mapping[str, Any]) -> Mapping[str, Any]:
         if kind is not None and one.name in record and type(record[one.name]) is not kind:
             raise ValueError(f"{one.name} of its plan is {record[one.name]!r}")
     return record
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)

@@ -19,18 +19,21 @@ from deepbasis.fitting.kinds import (
     COLUMNS,
     DEVICE,
     FLAG,
+    LIKELIHOOD,
     SEED,
     SWITCH,
     TRANSFORM,
     Kind,
+    check_asked,
     jobs,
     one_of,
     real,
+    share,
     whole,
 )
 from deepbasis.fitting.recipe import RECIPES, TRENDS
 from deepbasis.gp.methods import METHODS
-from deepbasis.registry import EMBEDDINGS, LIKELIHOODS, OBJECTIVES
+from deepbasis.registry import EMBEDDINGS, OBJECTIVES
 
 GAUSSIAN, INTERVAL, CENSORED = "gaussian", "interval", "censored"
 COUNTS = ("poisson", "negative-binomial")
@@ -60,9 +63,9 @@ class Arguments:
         one_of(lambda: (AUTO, *METHODS), many=True),
         'The kernel and how it is trained; auto: dbk-silu, or a shallow kernel on a small table. "dbk-silu", '
         '"dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" and "dnn" are the paper\'s; "sv-rbf-linear" adds a linear '
-        'kernel, "linear" has nothing else, and the others are of its outlook. A small table has at most 2,000 rows. '
+        'kernel to it, "linear" is that kernel alone, and the others are from the paper\'s outlook. A small table has at most 2,000 rows. '
         "A shallow kernel is trained exactly on all of them, and chosen unless the networks predict held-out rows "
-        "better; above 2,000 rows only a straight line is tried, up to 20,000. Neither is with groups, because the "
+        "better. From 2,000 to 20,000 rows only a straight line is tried. With groups neither is, because the "
         'likelihood treats all rows as independent. "dnn" has no distribution of its own: it predicts with the '
         "variance of its validation residuals.",
         MODEL,
@@ -79,17 +82,16 @@ class Arguments:
     )
     likelihood: str = argument(
         GAUSSIAN,
-        one_of(lambda: LIKELIHOODS, many=True),
-        'Distribution of the target around the function: "gaussian" or another. "student" has heavy tails, for '
-        'outliers. "poisson" and "negative-binomial" are for counts whose rate is an exponential function of it, '
-        'perhaps with an exposure. "interval", "censored", "classes", "outputs" and "input-noise" are what some fits '
-        "are trained with, and are taken by themselves.",
+        LIKELIHOOD,
+        'Distribution of the target around the function. "student" has heavy tails, for outliers. "poisson" and '
+        '"negative-binomial" are for counts whose rate is the exponential of the function, perhaps with an exposure. '
+        "Other kinds of targets, such as censored ones, several at once or classes, get a likelihood of their own.",
         MODEL,
     )
     noise: str = argument(
         CONSTANT,
         one_of(lambda: (CONSTANT, INPUT)),
-        "Whether the noise is a constant or a function of the inputs. With a constant the uncertainty of the "
+        "Whether the noise is constant or a function of the inputs. If it is constant, the uncertainty of the "
         'function says where the target varies more. "input" gives the noise a function of its own.',
         MODEL,
     )
@@ -98,10 +100,10 @@ class Arguments:
         TRANSFORM,
         "How the target is transformed; auto: warp, count or ordinal where simple models gain clearly by it. "
         '"identity" leaves it as it is: predictions are symmetric about their mean. "warp" learns from its quantiles a '
-        'map that makes it about normal: for skewed targets; those of a positive target stay positive. "log" is for '
+        'map that makes it about normal, for skewed targets; a positive target stays positive. "log" is for '
         'positive targets whose errors are relative. "count" is for whole numbers from 0, "ordinal" for a few numbers '
         "of which only the order matters: each is an interval of a latent number, and predictions are probabilities of "
-        'values. "classes" is for categories, and for DeepBasisClassifier alone; the command takes it for a target of '
+        'values. "classes" is for categories, and for DeepBasisClassifier alone; the command uses it for a target of '
         "texts. A scikit-learn transformer is fitted to the target, and must be strictly monotone and have an "
         "inverse; a saved model keeps what it does, not the transformer. Predictions and scores are always in the "
         "target's own units.",
@@ -111,8 +113,8 @@ class Arguments:
     rank: int | str = argument(
         AUTO,
         whole(auto=True),
-        "Number of basis functions. auto: 32, or 128 on a GPU, up to 2,000 rows to fit, for an expansion other than "
-        "SiLU and in the paper.",
+        "Number of basis functions; auto: 32, or 64 on a GPU above 2,000 rows to fit. auto is 128 for classes up to "
+        "2,000 rows, in exact training, for an expansion other than SiLU and in the paper's recipe.",
         MODEL,
     )
     width: int = argument(64, whole(), "Width of the network.", MODEL)
@@ -120,7 +122,7 @@ class Arguments:
     inner: int | str = argument(
         AUTO,
         whole(auto=True),
-        "Width inside a block. auto: `width`, or four times it for more than 2,000 rows to fit on a GPU.",
+        "Width inside a block; auto: the same as `width`, or twice that on a GPU above 2,000 rows to fit.",
         MODEL,
     )
     embedding: str = argument(
@@ -129,15 +131,16 @@ class Arguments:
         'Embedding of the inputs; auto: periodic-linear, or fourier for maps (two or three number columns). "fourier" '
         'gives the network waves across all columns together, for coordinates; "periodic" gives it waves of each '
         'column, "periodic-linear" a few combinations of them, and "piecewise-linear" bins of each column. A map has '
-        "no missing values. auto is none up to 2,000 rows to fit, with more than 64 encoded columns, and on a GPU.",
+        "no missing values. auto is none up to 2,000 rows to fit, and with more than 64 encoded columns unless they "
+        "are a map.",
         MODEL,
     )
     columns: Any = argument(
         None,
         COLUMNS,
-        "What columns are meant as, by name, where that is not what they look like. A column of text whose cells are "
+        "How to read columns, by name, where they are not what they look like. A column of text whose cells are "
         'all written as numbers, dates or durations is read as such, and one line says so. "number", "date" and '
-        '"category" overrule that. Of "text" the model sees how long it is. "drop" leaves a column out.',
+        '"category" overrule that. Of a "text" the model sees only its length. "drop" leaves a column out.',
     )
     scaling: str = argument(
         AUTO,
@@ -152,7 +155,7 @@ class Arguments:
         "Prior mean; auto: a line for half of the members, if it explains nine tenths of the target. "
         '"none" is a constant. "linear" is a straight line through the rows (a ridge regression; for a stream, through '
         "its held-out rows), which the models follow beyond the rows, up to ten standard deviations of a column. "
-        '"auto" takes a line for every second member if it leaves at most a tenth of the target\'s variance, there are '
+        '"auto" gives every second member a line if it leaves at most a tenth of the target\'s variance, there are '
         "more than 2,000 rows to fit and more than one member, and a stream has no separate validation rows.",
         MODEL,
     )
@@ -174,9 +177,9 @@ class Arguments:
     optimiser: str = argument(
         AUTO,
         one_of(lambda: (AUTO, *OPTIMISERS)),
-        "What trains the matrices inside the network; auto: muon, or adamw up to 2,000 rows to fit and on a GPU. "
+        "What trains the matrices inside the network; auto: muon, or adamw up to 2,000 rows to fit. "
         '"adamw" is the paper\'s, and trains everything else with either. "lbfgs" is for exact training (objective '
-        "mml); there auto takes it for shallow kernels.",
+        "mml), where auto is lbfgs for shallow kernels and adamw for networks.",
         TRAINING,
     )
     learning_rate: float | str = argument(
@@ -185,13 +188,13 @@ class Arguments:
     weight_decay: float | str = argument(
         AUTO,
         real(auto=True, at_least=0.0),
-        "Weight decay, for the network only. auto: 0.01; above 2,000 rows to fit on a CPU a race of 300 steps may "
-        "choose 1 and no embedding, for tables whose columns are mostly noise.",
+        "Weight decay, for the network only; auto: 0.01, or 1 where most columns seem to be noise. Above 2,000 rows to "
+        "fit, networks with 0.01 and with 1 and no embedding are trained for 300 steps each, and the better goes on.",
         TRAINING,
     )
     validation_fraction: float | str = argument(
         AUTO,
-        real(auto=True, above=0.0, below=1.0),
+        share(auto=True),
         "Share of the rows held out; auto: 0.1, or on a small table a different quarter for each member. They serve "
         "early stopping, selection and calibration. On a small table in memory the first member of an ensemble of "
         "networks holds out the first quarter, the next one the second, and so on, and all of these rows calibrate. "
@@ -205,7 +208,7 @@ class Arguments:
     calibrate: bool | str = argument(
         AUTO,
         CALIBRATE,
-        "Whether to calibrate the predictions on the validation rows. Residuals have heavier tails than a Gaussian: a "
+        "Whether to calibrate predictions on the validation rows. Residuals have heavier tails than a Gaussian: a "
         "calibrated prediction is a mixture of three scales of the predictive variance, noise included. "
         '"conformal" also sets rows apart that nothing else of the fit sees, a tenth of them or, of a small table, up '
         'to a quarter: for `predict_interval(guarantee=True)`. "cross-conformal" does without: five more fits, each '
@@ -215,7 +218,7 @@ class Arguments:
     distance: str = argument(
         "none",
         one_of(lambda: ("none", WIDEN)),
-        'Whether predictions widen where there were no rows: "none" or "widen". With "widen" variances grow with what '
+        'Whether predictions widen where there were no rows. With "widen" variances grow with what '
         "the members disagree about; a category never seen, or a number far outside the range of its column, counts as "
         "a random known one; and a shallow kernel that predicts held-out rows about as well takes over far from the "
         "rows. For one target that is a number, with constant Gaussian noise.",
@@ -224,8 +227,8 @@ class Arguments:
     dtype: str = argument(
         AUTO,
         one_of(lambda: (AUTO, "float32", "float64", "tf32")),
-        "Floating-point precision. tf32: float32, with rounded products in training steps on a GPU. auto: float64 for "
-        "small tables; for others tf32 on a GPU, float32 on a CPU.",
+        "Floating-point precision; auto: float64 up to 256 rows, then tf32 on a GPU and float32 on a CPU. tf32 is "
+        "float32 with rounded products in training steps on a GPU.",
         TRAINING,
     )
     device: str = argument(AUTO, DEVICE, "Where to train. auto: a GPU if there is one.", TRAINING)
@@ -267,6 +270,7 @@ class Spec(Arguments):
 
     @classmethod
     def of(cls, given: Arguments) -> Spec:
+        check_asked("likelihood", given.likelihood, type(given).likelihood)
         return cls(**{one.name: getattr(given, one.name) for one in arguments()})
 
 
@@ -275,7 +279,7 @@ def arguments() -> tuple[Field[Any], ...]:
 
 
 def _check_together(given: Spec) -> None:
-    """What is refused of two arguments together."""
+    """Refuse arguments that do not go together."""
     if given.method == "dnn" and given.objective not in (None, "mse"):
         raise InputError(
             f"method 'dnn' has no distribution over its weights: objective must be 'mse' or None, got "
@@ -284,7 +288,7 @@ def _check_together(given: Spec) -> None:
     if given.method != "dnn" and given.objective == "mse":
         raise InputError(
             f"objective 'mse' says nothing about the distribution of the weights that method {given.method!r} has: "
-            "take method='dnn', or another objective"
+            "use method='dnn', or another objective"
         )
     if given.method == "dnn" and given.likelihood in (*COUNTS, STUDENT):
         raise InputError(

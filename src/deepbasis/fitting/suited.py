@@ -71,7 +71,7 @@ def _for_outputs(spec: Spec, outputs: int, objective: str) -> Spec:
     """What is fitted to several outputs; what is for one alone is refused."""
     if objective in ("mse", EXACT):
         what = f"method {spec.method!r}" if spec.objective is None else f"objective {spec.objective!r}"
-        raise InputError(f"{what} is for one target, and y has {outputs} columns: take another, or fit one for each")
+        raise InputError(f"{what} is for one target, and y has {outputs} columns: use another, or fit one for each")
     if spec.trend == "linear":
         raise InputError(f"trend 'linear' is for one target, and y has {outputs} columns: leave it out")
     return replace(spec, likelihood=OUTPUTS, trend="none")

@@ -75,18 +75,19 @@ def target_scaler(
         warp = transformer_warp(name, y, weight, ends)
     elif name == LOG:
         if ends[0] <= 0.0:
+            row = int(np.argmax(every_y <= 0.0))
+            place = f"y is {every_y[row]:g} in row {row}" if row < len(y) and complete else f"one is {ends[0]:g}"
             raise InputError(
-                f"the log of a target needs positive numbers, and the smallest is {ends[0]:g}; take target='warp', "
-                "or leave such rows out"
+                f"the log of a target needs positive numbers, and {place}; use target='warp', or leave such rows out"
             )
         warp = Log(float(np.log(y.max())))
     elif name == WARP:
         warp = quantile_warp(y, weight, ends)
     elif name == CLASSES:
-        raise InputError("target 'classes' is not for a regressor: take DeepBasisClassifier")
+        raise InputError("target 'classes' is not for a regressor: use DeepBasisClassifier")
     elif name != IDENTITY:
         if censored:
-            raise InputError(f"target={name!r} has values, not bounds: leave lower and upper out, or take another")
+            raise InputError(f"target={name!r} has values, not bounds: leave lower and upper out, or use another")
         warp = (count_steps if name == COUNT else ordinal_steps)(y, weight, every_y)
     return replace(TargetScaler.fit(y, weight, warp), lower=bound_names[0], upper=bound_names[1]), why
 

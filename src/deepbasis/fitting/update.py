@@ -20,12 +20,12 @@ from deepbasis.engine.batches import Rows
 from deepbasis.engine.checks import LARGEST
 from deepbasis.engine.distributed import Team
 from deepbasis.engine.streams import Stream
-from deepbasis.errors import InputError, NumericalError, check_number
+from deepbasis.errors import InputError, NumericalError, check_number, check_same_rows
 from deepbasis.fitting.apart import Apart
 from deepbasis.fitting.distance import check_none
 from deepbasis.fitting.distribution import scores
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
-from deepbasis.fitting.spec import CENSORED, EXACT
+from deepbasis.fitting.spec import CENSORED, EXACT, INPUT_NOISE, INTERVAL
 from deepbasis.gp import exact, learning
 from deepbasis.gp.calibration import MOST_ROWS, Calibration, calibrate
 from deepbasis.gp.conformal import Conformal
@@ -145,13 +145,19 @@ class Seen:
     """The columns of rows that nothing is learned from."""
 
 
+_FIXED = {INTERVAL: "of counts or ratings", INPUT_NOISE: "with noise='input'"}
+
+
 def check_learns(fitted: Fitted) -> None:
     if fitted.target.classes:
         raise InputError("a model of classes cannot take in more rows: fit it again to all of them")
     if fitted.folds:
         raise InputError("a cross-conformal promise cannot take in more rows: fit it again to all of them")
     check_none(fitted.distance, "taking in more rows")
-    learning.check_learns(fitted.models[0])
+    if not learning.learns(fitted.models[0]):
+        name = fitted.architecture.likelihood
+        what = _FIXED.get(name, f"with likelihood={name!r}")
+        raise InputError(f"a model {what} cannot take in more rows: fit it again to all of them")
     if not fitted.statistics:
         raise InputError("the model has no sums over its rows to go on from: fit it again to all rows")
 
@@ -251,8 +257,7 @@ def _look(fitted: Fitted, new: NewRows, observed: Tensor, away: Tensor, posterio
             seen.sums[k] = seen.sums[k].plus(Statistics(*(part.cpu() for part in more)))
             parts.append([part[::every].to("cpu", copy=True) for part in model.predictive(terms)])
         seen.parts.append(tuple(torch.stack(part) for part in zip(*parts, strict=True)))
-    if first != n:
-        raise InputError(f"X has {first} rows but y has {n}: they must agree")
+    check_same_rows("X", first, "y", n)
     return seen
 
 

@@ -74,7 +74,7 @@ def build(
         size = check_positive_int("the expansion's rank", getattr(expansion, "rank", None))
         latents = getattr(observed, "latents", 0)
         if row.point_weights and latents:
-            raise InputError(f"method {method!r} predicts one number: take another")
+            raise InputError(f"method {method!r} predicts one number: use another")
         own = getattr(observed, "own_covariances", False)
         posterior = PointWeights(size) if row.point_weights else WeightPosterior(size, latents, own)
         return DeepBasisGP(backbone, expansion, posterior, observed, line, corrected=row.corrected)

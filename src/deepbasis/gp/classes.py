@@ -108,7 +108,7 @@ class ClassLikelihood(nn.Module):
     def expected_log_density(
         self, y: Float[Tensor, " b"], mean: Float[Tensor, "b l"], var: Float[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
-        raise InputError("classes are trained by the probability of y: take the objective dppgp or ppgp, not the ELBO")
+        raise InputError("classes are trained by the probability of y: use the objective dppgp or ppgp, not the ELBO")
 
     def predictive(self, mean: Float[Tensor, "b l"], var: Float[Tensor, " b"]) -> tuple[Tensor, Tensor]:
         """The latent numbers, noise included: their means, and the variance that they share."""

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from deepbasis.errors import InputError, check_number, check_positive_int
+from deepbasis.errors import InputError, check_number, check_positive_int, check_share
 from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.predictive import Predictive, Targets, as_targets
 
@@ -185,8 +185,7 @@ class AdaptiveIntervals:
     """The same depths, the smallest first."""
 
     def __post_init__(self) -> None:
-        if not 0.0 < check_number("coverage", self.coverage) < 1.0:
-            raise InputError(f"coverage must lie strictly between 0 and 1, got {self.coverage!r}")
+        check_share("coverage", self.coverage)
         check_number("rate", self.rate, above=0.0)
         self.asked = 1.0 - self.coverage
         self.latest = deque(maxlen=check_positive_int("window", self.window))

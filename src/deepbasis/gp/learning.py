@@ -58,9 +58,8 @@ def _separable(model: DeepBasisGP) -> bool:
 
 def check_learns(model: DeepBasisGP) -> None:
     if not learns(model):
-        raise InputError(
-            f"a model with a {type(model.likelihood).__name__} cannot take in more rows: fit it again to all of them"
-        )
+        name = type(model.likelihood).__name__
+        raise InputError(f"{name} does not say how to take in more rows: train the model again with all of them")
 
 
 # ---- what rows say ---------------------------------------------------------------------------------------------------

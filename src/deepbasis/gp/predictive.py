@@ -11,7 +11,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from deepbasis.errors import InputError, check_number, check_positive_int
+from deepbasis.errors import InputError, check_number, check_positive_int, check_share
 from deepbasis.gp.quantiles import mixture_quantiles
 
 Targets = Float[Tensor, " n"] | ArrayLike
@@ -90,8 +90,7 @@ class Predictive:
 
     def interval(self, coverage: float = 0.95) -> tuple[Float[Tensor, "n *m"], Float[Tensor, "n *m"]]:
         """The central interval: as much probability below it as above it."""
-        if not 0.0 < check_number("coverage", coverage) < 1.0:
-            raise InputError(f"coverage must lie strictly between 0 and 1, got {coverage!r}")
+        check_share("coverage", coverage)
         tail = 0.5 * (1.0 - coverage)
         lower, upper = self.quantile([tail, 1.0 - tail]).unbind(-1)
         return lower, upper

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deepbasis import plots
+from deepbasis.errors import per_cent
 from deepbasis.explain import Sample
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.fitting.fitted import Fitted
@@ -46,14 +47,14 @@ def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample:
     yield figure(
         "The likeliest class: on the diagonal, up to the bars of two standard errors, is good; below it the model is "
         "too sure.",
-        f"The likeliest class has a probability of {sure.mean():.1%} on average, and is right in {right.mean():.1%} of "
-        "the rows.",
+        f"The likeliest class has a probability of {per_cent(sure.mean(), 1)} on average, and is right in "
+        f"{per_cent(right.mean(), 1)} of the rows.",
         lambda ax: plots.reliability(ax, sure, right, label="likeliest class"),
         4.0,
         4.0,
     )
     shown = [1] if p.shape[1] == 2 else _frequent(y, _LINES)
-    told = ", ".join(f"{names[k]} {p[:, k].mean():.1%} and {np.mean(y == k):.1%}" for k in shown)
+    told = ", ".join(f"{names[k]} {per_cent(p[:, k].mean(), 1)} and {per_cent(np.mean(y == k), 1)}" for k in shown)
 
     def lines(ax: Axes) -> None:
         for k, colour in zip(shown, _COLOURS, strict=False):
@@ -79,7 +80,7 @@ def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Samp
     size = 1.6 + 0.38 * len(shown)
     yield figure(
         "Of the rows of each class (down), per cent that are taken for each (across).",
-        "; ".join(f"{names[k]} is found in {shares[row, row]:.0%} of its rows" for row, k in enumerate(shown)),
+        "; ".join(f"{names[k]} is found in {per_cent(shares[row, row])} of its rows" for row, k in enumerate(shown)),
         lambda ax: plots.confusion(ax, shares, [names[k] for k in shown]),
         min(WIDTH, size + 1.0),
         min(WIDTH, size),
@@ -92,9 +93,9 @@ def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Samp
             [
                 names[k],
                 f"{np.sum(y == k):,}",
-                f"{np.mean(y == k):.1%}",
-                f"{p[:, k].mean():.1%}",
-                f"{np.mean(taken[y == k] == k):.1%}",
+                per_cent(np.mean(y == k), 1),
+                per_cent(p[:, k].mean(), 1),
+                per_cent(np.mean(taken[y == k] == k), 1),
                 _mistaken(taken[y == k], k, names),
             ]
             for k in here
@@ -121,7 +122,7 @@ def unusual(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sam
         ["row", "class", "its probability", "likeliest class", "its probability", "novelty"],
         [
             [
-                f"{row * sample.step:,}",
+                f"{sample.places[row]:,}",
                 names[int(y[row])],
                 f"{own[row]:.2g}",
                 names[int(p[row].argmax())],

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepbasis import plots
+from deepbasis.errors import per_cent
 from deepbasis.explain import Sample
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.fitting.fitted import Fitted
@@ -63,8 +64,8 @@ def calibration(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample:
     )
     yield figure(
         "PIT: flat is good; a valley says that intervals are too narrow, a hump too wide.",
-        f"Histogram of the predicted probability below the target: {first:.0%} of the rows in the lowest tenth, "
-        f"{last:.0%} in the highest; 10% each is good.",
+        f"Histogram of the predicted probability below the target: {per_cent(first)} of the rows in the lowest tenth, "
+        f"{per_cent(last)} in the highest; 10 % each is good.",
         lambda ax: plots.pit_histogram(ax, pit),
         4.0,
         4.0,
@@ -78,7 +79,7 @@ def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Samp
     far = np.mean(np.abs(y - dist.mean) > 2 * dist.std)
     yield figure(
         "Residuals: a shapeless cloud, mostly inside of the grey band of two standard deviations, is good.",
-        f"Residuals in predicted standard deviations over the predicted mean; {far:.1%} lie beyond two.",
+        f"Residuals in predicted standard deviations over the predicted mean; {per_cent(far, 1)} lie beyond two.",
         lambda ax: plots.residuals(ax, dist.mean[some], dist.std[some], y[some]),
     )
     shown = np.unique(np.linspace(0, len(y) - 1, _INTERVALS).astype(int))
@@ -109,7 +110,7 @@ def unusual(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Sam
         ["row", "target", "mean", "95 % interval", "chance", "novelty"],
         [
             [
-                f"{row * sample.step:,}",
+                f"{sample.places[row]:,}",
                 _target(y, sample, row),
                 f"{dist.mean[row]:.4g}",
                 f"{lower[row]:.4g} to {upper[row]:.4g}",

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from deepbasis import explain, plots
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, counted
 from deepbasis.explain import Sample
 from deepbasis.fitting.distribution import scores as scores_of
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.report import classes, numbers
 from deepbasis.report.html import WIDTH, drawing, figure, page, section, table, text
+from deepbasis.tables.places import KINDS
 
 _COLUMNS = 6
 
@@ -30,7 +31,7 @@ def report(fitted: Fitted, sample: Sample, *, model: str = "model", table: str =
     part = "" if len(y) == sample.rows_of_table else f" of {sample.rows_of_table:,}, evenly spaced"
     body = [
         f"<h1>{text(title)}</h1>",
-        f"<p>{text(model)} on {len(y):,} rows{part} of {text(table)}. {kind.summary(scores, y, sample)}</p>",
+        f"<p>{text(model)} on {counted(len(y), 'row')}{part} of {text(table)}. {kind.summary(scores, y, sample)}</p>",
         *section("Scores", _scores(kind.SCORES, scores, fitted.validation)),
         *section("Calibration", kind.calibration(fitted, dist, y, sample)),
         *section("Errors", kind.errors(fitted, dist, y, sample)),
@@ -84,15 +85,16 @@ def _fit(fitted: Fitted) -> Iterable[str]:
     epochs = max(len(member["validation"]) for member in fitted.history)
     yield figure(
         "Training: a thin line for each member; the dot is the epoch that was kept.",
-        f"Training loss and validation score of {len(fitted.models)} members over up to {epochs} epochs.",
+        f"Training loss and validation score of {counted(len(fitted.models), 'member')} over up to "
+        f"{counted(epochs, 'epoch')}.",
         lambda ax: plots.training_history(ax, fitted.history).legend(frameon=False, fontsize=8),
     )
     versions = ", ".join(f"{program} {version}" for program, version in fitted.versions.items())
-    yield f"<p>Fitted to {fitted.rows:,} rows by {text(fitted.architecture.method)} ({text(versions)}).</p>"
+    yield f"<p>Fitted to {counted(fitted.rows, 'row')} by {text(fitted.architecture.method)} ({text(versions)}).</p>"
     yield f"<pre tabindex='0' aria-label='The plan of the fit'>{text(fitted.plan)}</pre>"
     encodings = zip(fitted.preprocessor.names, fitted.preprocessor.encodings, strict=True)
     yield table(
         "Columns of the model",
         ["column", "kind", "gaps"],
-        [[name, encoding.kind, "yes" if encoding.missing else "no"] for name, encoding in encodings],
+        [[name, KINDS[encoding.kind], "yes" if encoding.missing else "no"] for name, encoding in encodings],
     )

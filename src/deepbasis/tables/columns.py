@@ -64,9 +64,9 @@ class Column:
     def rows(self, rows: Selection) -> Column:
         return Column(self.label, self.kind, self.values[rows], self.categories)
 
-    def sampled(self, rows: slice) -> Column:
+    def sampled(self, rows: NDArray[np.int64]) -> Column:
         """Some of its rows, with memory of their own: the rest of it can go."""
-        return Column(self.label, self.kind, self.values[rows].copy(), self.categories).compact()
+        return Column(self.label, self.kind, self.values[rows], self.categories).compact()
 
     def compact(self) -> Column:
         """Without the categories that no row has, where they are more than the rows."""

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deepbasis.errors import FileFormatError, InputError, check_number
+from deepbasis.errors import FileFormatError, InputError, check_number, which_are
 from deepbasis.gp.classes import MOST_CLASSES
 from deepbasis.tables.columns import MISSING, Array, Column, is_missing
-from deepbasis.tables.targets import Floats, check_weight, one_column
+from deepbasis.tables.targets import REMOVE, Floats, check_weight, one_column
 
 CLASSES = "classes"
 BALANCED = "balanced"
@@ -145,18 +145,16 @@ def column_labels(column: Column) -> Array:
     return np.array(cells, dtype=object)
 
 
-def label_cells(y: Any, name: str) -> list[Any]:
-    """The label of each row as a plain Python value; all are of one kind."""
+def label_cells(y: Any, name: str, remedy: str = REMOVE) -> list[Any]:
+    """The label of each row as a plain Python value; all are of one kind. `remedy` says what to do about gaps."""
     values = one_column(y, name)
     if values.dtype.kind not in "OUbiuf":
         raise InputError(f"{name} must hold texts, whole numbers or truth values, got {values.dtype}; convert it")
     cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in values.tolist()]
     missing = [row for row, cell in enumerate(cells) if is_missing(cell)]
     if missing:
-        raise InputError(
-            f"{name} has {len(missing)} label(s) that are NaN (missing), the first in row {missing[0]}; "
-            "remove those rows: a target cannot be filled in"
-        )
+        found = which_are(len(missing), "label", "NaN (missing)", missing[0])
+        raise InputError(f"{name} has {found}; {remedy}: a target cannot be filled in")
     kinds = {type(cell) for cell in cells}
     if kinds <= {int, float} and len(kinds) == 2:
         cells, kinds = [float(cell) for cell in cells], {float}
@@ -172,7 +170,7 @@ def label_cells(y: Any, name: str) -> list[Any]:
             row = int(np.argmax(broken))
             raise InputError(
                 f"Unknown label type: {name} is {numbers[row]:g} in row {row}, which names no class: a class is a "
-                "text, a whole number or a truth value; for numbers take DeepBasisRegressor"
+                "text, a whole number or a truth value; for numbers use DeepBasisRegressor"
             )
     return cells
 

@@ -26,6 +26,14 @@ from deepbasis.tables.dialect import Dialect, TablePath
 STANDARD = "-"
 """The name that stands for standard input or standard output, as in most commands; both are CSV."""
 
+KINDS = {
+    "numeric": "number",
+    "boolean": "true or false",
+    "duration": "duration",
+    "datetime": "date",
+    "categorical": "category",
+}
+"""The kinds of columns in users' words."""
 MEANINGS = ("number", "category", "date", "text", "drop")
 """What a user may say that a column is. Of text the model sees how long it is."""
 
@@ -267,6 +275,8 @@ class ColumnSelection:
     drop: Collection[str] = ()
     text: Collection[str] = ()
     """Columns that are text whatever they contain, for formats without types of their own."""
+    numbers: Collection[str] | None = None
+    """Of the same formats: columns that may be numbers with leading zeros; in others 00501 is text. None: all may."""
 
     def of(self, names: Sequence[str], place: Place) -> list[str]:
         """Of a file with these columns, and of the constants of its place."""
@@ -304,6 +314,14 @@ def check_present(have: Sequence[str], wanted: Iterable[str], name: str) -> None
             near = get_close_matches(column, [str(one) for one in have], n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"it has {listed(have)}"
             raise InputError(f"{name} has no column '{column}'; {hint}")
+
+
+def unknown_column(column: str, have: Sequence[str]) -> InputError:
+    """Of what a user has said that columns are meant as."""
+    return InputError(
+        f"columns says what '{column}' is meant as, which is not among the columns to predict from: these are "
+        f"{listed(have)}"
+    )
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

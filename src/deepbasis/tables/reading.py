@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, counted, first_of
 from deepbasis.tables.columns import (
     MISSING,
     Array,
@@ -26,6 +26,7 @@ from deepbasis.tables.columns import (
     object_column,
     typed_column,
 )
+from deepbasis.tables.places import unknown_column
 
 ESTIMATOR = "DeepBasisRegressor"
 """scikit-learn's messages name the estimator."""
@@ -41,9 +42,7 @@ def read_columns(X: Any, unread: Collection[str] = ()) -> tuple[list[str] | None
     called = names or [str(position) for position in range(table.shape[1])]
     for name in unread:
         if name not in called:
-            raise InputError(
-                f"columns names {name!r}, which X does not have: it has {', '.join(map(repr, called[:8]))}"
-            )
+            raise unknown_column(name, called)
     return names, tuple(
         missing_column(f"column {name!r}", len(table)) if name in unread else read_column(table, position)
         for position, name in enumerate(called)
@@ -96,9 +95,11 @@ def _checked(column: Column) -> Column:
         return missing_column(column.label, len(column.values))
     infinite = np.isinf(column.values)
     if infinite.any():
+        count = int(infinite.sum())
+        place = first_of(count, int(np.argmax(infinite)))
         raise InputError(
-            f"X: {column.label} has {int(infinite.sum())} infinite value(s) (inf), the first in row "
-            f"{int(np.argmax(infinite))}; remove those rows, or make the cells missing (NaN)"
+            f"X: {column.label} has {counted(count, 'infinite value')} (inf), {place}; remove such rows, or make the "
+            "cells missing (NaN)"
         )
     return column
 

@@ -17,7 +17,7 @@ from itertools import islice
 
 import numpy as np
 
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, counted
 from deepbasis.tables.cells import (
     CATEGORY,
     CLOCK,
@@ -34,6 +34,7 @@ from deepbasis.tables.cells import (
 )
 from deepbasis.tables.columns import Column
 from deepbasis.tables.encoders import MAX_CATEGORIES
+from deepbasis.tables.places import unknown_column
 
 ODD_SHARE = 0.02
 _FEW = 20  # cells of which one may be odd; and rows from which on nothing but different texts is an identifier
@@ -45,7 +46,8 @@ _FORMS = (TRUTH, NUMBER, DATE, CLOCK, SPAN)
 _DIGIT = re.compile(r"\d")
 _CODE = re.compile(r"-?\d+(?:\.0*)?")
 _IDENTIFIER = re.compile(
-    r"(?:^|[_\s.-])(?:id|idx|index|uuid|guid|key|rownum|row)$|[a-z]I[Dd]$|^Unnamed: 0$", re.IGNORECASE
+    r"(?:^|[_\s.-])(?:id|idx|index|uuid|guid|key|row[_ ]?(?:num|no|nr|number)?)$|[a-z]I[Dd]$|^Unnamed: 0$",
+    re.IGNORECASE,
 )
 _WORDS = {
     "numeric": "numbers",
@@ -84,9 +86,7 @@ def recognise(
     given = dict(meanings or {})
     for name in given:
         if name not in called and given[name] != "drop":  # of a file they are not even read
-            raise InputError(
-                f"columns names '{name}', which X does not have: it has {', '.join(map(repr, called[:8]))}"
-            )
+            raise unknown_column(name, called)
     rules: list[Rule | None] = []
     notes: list[str] = []
     for name, column in zip(called, columns, strict=True):
@@ -123,8 +123,8 @@ def _told(column: Column, meaning: str) -> tuple[Rule | None, str]:
     trial = _best(text, _counted(text), forms_of, least=0.0) if text.kind == "categorical" else None
     if trial is None:
         raise InputError(
-            f"X: {column.label} was to be read as {meaning}, and has no cell that is one, {column.example()}; take it "
-            "for something else, or drop it"
+            f"X: {column.label} was to be read as {meaning}, and has no cell that is one, {column.example()}; read it "
+            "as something else, or drop it"
         )
     return trial.rule, trial.note("") if trial.odd else ""
 
@@ -216,7 +216,8 @@ class _Trial:
         if self.doubtful:
             parts.append("day and month may be the other way round, no cell tells")
         if self.odd:
-            parts.append(f"{self.odd:,} cell(s) cannot be read, such as {self.example!r}, and are missing")
+            are = "is" if self.odd == 1 else "are"
+            parts.append(f"{counted(self.odd, 'cell')} cannot be read, such as {self.example!r}, and {are} missing")
         return "; ".join([*parts, *([overrule] if overrule else [])])
 
 

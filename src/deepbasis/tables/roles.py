@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, counted, first_of
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import Rule
 from deepbasis.tables.columns import MISSING, Array, Column, Mask, joined
@@ -19,10 +20,11 @@ from deepbasis.tables.reading import numbers
 from deepbasis.tables.recognition import number_rule
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import HeldOut, Table
-from deepbasis.tables.targets import check_bounds, check_exposure, check_target, check_weight, check_weights
+from deepbasis.tables.targets import REMOVE, check_bounds, check_exposure, check_target, check_weight, check_weights
 
 _NUMBERS = ("numeric", "boolean", MISSING)
 _ROWS_AT_A_TIME = 65_536
+DROP = "leave such rows out with drop_missing_target=True, or remove them"
 
 
 def check_distinct(
@@ -69,6 +71,8 @@ class Roles:
     """All columns of several outputs, of which `target` is the first."""
     exposure: str | None = None
     """How long, or over how much, a target that is a count was counted."""
+    remedy: str = REMOVE
+    """What to do about rows without a target."""
 
     def __post_init__(self) -> None:
         if self.outputs and self.drop_missing_target:
@@ -109,8 +113,10 @@ class Roles:
         labels, rule = None, None if classes or outputs else _number_rule(source, target, drop_missing_target)
         if classes or (not outputs and classes is None and rule is None and _holds_classes(source, target)):
             labels = _read_labels(source, target, drop_missing_target)
+        droppable = not outputs and lower is None and upper is None
         roles = cls(
-            features, target, weight, groups, labels, lower, upper, rule, drop_missing_target, outputs, exposure
+            *(features, target, weight, groups, labels, lower, upper, rule, drop_missing_target, outputs, exposure),
+            remedy=DROP if droppable else REMOVE,
         )
         roles.check_numbers(source)
         return roles
@@ -129,23 +135,28 @@ class Roles:
 
     def for_validation(self) -> Roles:
         """Of another table, whose rows count once each."""
-        return replace(self, weight=None, groups=None, lower=None, upper=None, drop_missing_target=False)
+        return replace(self, weight=None, groups=None, lower=None, upper=None, drop_missing_target=False, remedy=REMOVE)
 
     @property
     def columns(self) -> list[str]:
         beside = (self.weight, self.groups, self.lower, self.upper, self.exposure)
         return [*self.features, *self.targets, *(column for column in beside if column is not None)]
 
-    def table(self, source: Source, every: int = 1) -> Table:
-        """All of a table in memory, or every so many-th row of each of its files; all rows are checked."""
+    def table(self, source: Source, places: NDArray[np.int64] | None = None) -> Table:
+        """All of a table in memory, or the rows at these places, in order; all rows are checked."""
         source.check_rows()
         self.check_numbers(source)
         pieces: list[tuple[Any, ...]] = []
+        seen = 0
         for block in source.all_blocks(self.columns, _ROWS_AT_A_TIME):
             group = None if self.groups is None else self.groups_of(block)
             known = self.target_of(block), self.weight_of(block), self.bounds_of(block), self.exposure_of(block)
-            some, whole = slice(-block.first_row % every, None, every), (self.features_of(block), *known, group)
-            pieces.append(whole if every == 1 else tuple(_sampled(part, some) for part in whole))
+            piece = (self.features_of(block), *known, group)
+            if places is not None:
+                first, end = np.searchsorted(places, [seen, seen + len(block)])
+                piece = tuple(_sampled(part, places[first:end] - seen) for part in piece)
+            pieces.append(piece)
+            seen += len(block)
         features, y, weights, bounds, exposures, groups = zip(*pieces, strict=True)
         weight = None
         if self.weight is not None:
@@ -187,7 +198,7 @@ class Roles:
             known = ~np.isnan(y)
             if self.drop_missing_target and known.any():
                 check_target(y[known], name)
-            return y if self.drop_missing_target else check_target(y, name)
+            return y if self.drop_missing_target else check_target(y, name, self.remedy)
 
     def weight_of(self, block: FileBlock) -> Array | None:
         if self.weight is None:
@@ -231,9 +242,10 @@ class Roles:
         with block.located():
             column = block.column(str(self.groups))
             if column.missing.any():
+                count, row = int(column.missing.sum()), int(np.argmax(column.missing))
                 raise InputError(
-                    f"X: {column.label} names groups and has {int(column.missing.sum())} missing value(s), the first "
-                    f"in row {int(np.argmax(column.missing))}; give each of those rows a group of its own"
+                    f"X: {column.label} names groups and has {counted(count, 'missing value')}, "
+                    f"{first_of(count, row)}; give each such row a group of its own"
                 )
             return column
 
@@ -244,13 +256,13 @@ class Roles:
         return held_out.of_groups(self.groups_of(block))
 
 
-def _sampled(part: Any, rows: slice) -> Any:
+def _sampled(part: Any, rows: NDArray[np.int64]) -> Any:
     """Some rows, with memory of their own: the rest of the block can go."""
     if part is None:
         return None
     if isinstance(part, list):
         return [_sampled(column, rows) for column in part]
-    return part.sampled(rows) if isinstance(part, Column) else part[rows].copy()
+    return part.sampled(rows) if isinstance(part, Column) else part[rows]
 
 
 def _listed(target: str | Sequence[str]) -> list[str]:
@@ -266,12 +278,12 @@ def read_exposure(block: FileBlock, column: str) -> Array:
         return check_exposure(numbers(block.table.column(column)), len(block), name)
 
 
-def read_known(data: Any, roles: Roles, every: int = 1) -> Table:
-    """The columns of a table that have a role, without features; of every so many-th row of each of its files."""
+def read_known(data: Any, roles: Roles, places: NDArray[np.int64] | None = None) -> Table:
+    """The columns of a table that have a role, without features; of all rows, or of those at these places, in order."""
     columns, labels = list(roles.outputs) or [roles.target], roles.labels
     source = Source.open(data, roles.columns, text=columns if labels is not None and labels.are_text else [])
     rule = None if labels is not None or roles.outputs else _number_rule(source, columns[0])
-    return replace(roles, target_rule=rule).table(source, every)
+    return replace(roles, target_rule=rule).table(source, places)
 
 
 def _named(block: FileBlock, column: str) -> str:
@@ -292,7 +304,7 @@ def _read_labels(source: Source, column: str, without_gaps: bool) -> Labels:
         with block.located():
             cells = block.column(column)
             cells = cells.rows(~cells.missing) if without_gaps else cells
-            found |= set(label_cells(column_labels(cells), _named(block, column)))
+            found |= set(label_cells(column_labels(cells), _named(block, column), DROP))
     return Labels.of(found, name=f"target column '{column}' of {source.name}")
 
 

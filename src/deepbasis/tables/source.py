@@ -69,17 +69,19 @@ class Source:
         drop: Collection[str] = (),
         text: Collection[str] = (),
         formats: Mapping[str, Format] = FORMATS,
+        numbers: Collection[str] | None = None,
     ) -> Source:
         """All columns but those in `drop`, or the `columns` alone, whatever else the files hold.
 
-        Those in `text` are text in a CSV, whatever stands in them. Parquet has types of its own.
+        Those in `text` are text in a CSV, whatever stands in them. A column with a cell such as 00501 is text
+        too, where `numbers` are given, unless it is one of them. Parquet has types of its own.
         """
         try:
             import pyarrow  # noqa: F401
         except ImportError as error:
             told = display_name(data) if isinstance(data, str | os.PathLike) else "files"
             raise InputError(f"to read {told}, install pyarrow: pip install 'deepbasis[tables]' ({error})") from None
-        selection = ColumnSelection(columns, drop, text)
+        selection, codes = ColumnSelection(columns, drop, text, numbers), set[str]()
         files: list[TableFile] = []
         kinds: dict[str, str] = {}
         names: list[str] = []
@@ -91,6 +93,9 @@ class Source:
             _check_constants(file, [name for name in place.constants if name in chosen and name in file.names])
             has_rows = any(file.unit_rows)  # a file without rows has reliable names, but no types
             own = {name: kind_of(_type(file, name)) if has_rows else MISSING for name in chosen}
+            if file.is_text and all(one.is_text for one in files):  # other files may have no zeros there
+                codes |= file.codes
+                own, kinds = ({k: "categorical" if k in codes else v for k, v in one.items()} for one in (own, kinds))
             if files:
                 _check_same(files[0].place, kinds, place, own)
             else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, check_same_rows
 from deepbasis.hashing import GOLDEN, name_hashes, splitmix64
 from deepbasis.tables.columns import Array, Column, Mask, Selection
 from deepbasis.tables.preprocessing import Preprocessor
@@ -87,8 +87,7 @@ class Table:
         names, columns = read_columns(X, unread)
         target = check_targets(y)
         rows = len(columns[0].values)
-        if rows != len(target):
-            raise InputError(f"X has {rows} rows but y has {len(target)}: inconsistent numbers of samples")
+        check_same_rows("X", rows, "y", len(target), "inconsistent numbers of samples")
         given = None if groups is None else check_groups(groups, rows)
         weights = None if weight is None else check_weight(weight, rows)
         bounds = check_bounds(target, lower, upper)
@@ -107,8 +106,7 @@ class Table:
         except InputError as error:
             raise InputError(f"X_val: {error}") from None
         rows = len(columns[0].values)
-        if rows != len(y):
-            raise InputError(f"X_val has {rows} rows but y_val has {len(y)}: they must agree")
+        check_same_rows("X_val", rows, "y_val", len(y))
         return cls(like.input_columns, columns, y, outputs=output_names(y_val, y.shape[1]) if y.ndim > 1 else ())
 
     def __len__(self) -> int:

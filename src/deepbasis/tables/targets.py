@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deepbasis.errors import InputError
+from deepbasis.errors import InputError, counted, first_of, which_are
 from deepbasis.tables.columns import MISSING, Array, category, is_missing, object_column
 from deepbasis.tables.reading import ESTIMATOR, as_array
 
 Floats = NDArray[np.float64]
+
+REMOVE = "remove such rows"
 
 LARGEST = 1e150
 """Limit for y and weights: their squares and sums stay finite."""
@@ -39,15 +41,14 @@ def one_column(y: Any, name: str = "y") -> Array:
     return values
 
 
-def check_target(y: Any, name: str = "y") -> Floats:
-    """y as [n] float64, finite."""
-    numbers = _numbers(one_column(y, name), name)
-    for what, bad in (("NaN (missing)", np.isnan(numbers)), ("inf (infinite)", np.isinf(numbers))):
+def check_target(y: Any, name: str = "y", remedy: str = REMOVE) -> Floats:
+    """y as [n] float64, finite. `remedy` says what to do about gaps."""
+    numbers = _numbers(one_column(y, name), name, "convert it, or use DeepBasisClassifier for classes")
+    missing, infinite = np.isnan(numbers), np.isinf(numbers)
+    for what, bad, instead in (("NaN (missing)", missing, remedy), ("inf (infinite)", infinite, REMOVE)):
         if bad.any():
-            raise InputError(
-                f"{name} has {int(bad.sum())} value(s) that are {what}, the first in row {int(np.argmax(bad))}; "
-                "remove those rows: a target cannot be filled in"
-            )
+            found = which_are(int(bad.sum()), "value", what, int(np.argmax(bad)))
+            raise InputError(f"{name} has {found}; {instead}: a target cannot be filled in")
     large = np.abs(numbers) > LARGEST
     if large.any():
         row = int(np.argmax(large))
@@ -81,7 +82,7 @@ def check_counts(y: Floats) -> Floats:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(
-            f"y is {y[row]:g} in row {row}: a count is a whole number from 0; take likelihood='gaussian' for others"
+            f"y is {y[row]:g} in row {row}: a count is a whole number from 0; for others use likelihood='gaussian'"
         )
     return y
 
@@ -118,8 +119,8 @@ def check_bounds(y: Floats, lower: Any, upper: Any) -> Floats | None:
     if crossed.any():
         row = int(np.argmax(crossed))
         raise InputError(
-            f"lower, y and upper are {ends[0][row]:g}, {y[row]:g} and {ends[1][row]:g} in row {row}, and in "
-            f"{int(crossed.sum())} row(s) not in this order; give bounds with lower <= y <= upper"
+            f"lower, y and upper are {ends[0][row]:g}, {y[row]:g} and {ends[1][row]:g} in row {row}: not in this "
+            f"order, as in {counted(int(crossed.sum()), 'row')} in all; give bounds with lower <= y <= upper"
         )
     return np.stack(ends, 1)
 
@@ -165,10 +166,8 @@ def check_weights(weights: Floats, name: str) -> Floats:
     ):
         if bad.any():
             row = int(np.argmax(bad))
-            raise InputError(
-                f"{name} has {int(bad.sum())} value(s) that are {what}, the first in row {row}: {weights[row]}; "
-                "a weight is a number >= 0, and 0 leaves the row out"
-            )
+            found = which_are(int(bad.sum()), "value", what, row)
+            raise InputError(f"{name} has {found}: {weights[row]}; a weight is a number >= 0, and 0 leaves the row out")
     return weights
 
 
@@ -202,8 +201,8 @@ def group_codes(groups: Any, n: int) -> NDArray[np.int64]:
     missing = np.isnat(values).tolist() if values.dtype.kind in "mM" else [is_missing(cell) for cell in cells]
     if any(missing):
         raise InputError(
-            f"groups has {sum(missing)} missing value(s), the first in row {missing.index(True)}; "
-            "give each of those rows a group of its own"
+            f"groups has {counted(sum(missing), 'missing value')}, {first_of(sum(missing), missing.index(True))}; "
+            "give each such row a group of its own"
         )
     try:
         known = {cell: code for code, cell in enumerate(dict.fromkeys(cells))}
@@ -218,8 +217,11 @@ def group_names(groups: Any, n: int) -> list[str]:
     return [category(cell) for cell in check_groups(groups, n).tolist()]
 
 
-def _numbers(values: Array, name: str) -> Floats:
-    """An array [n] of numbers as float64; text, dates and objects are refused, with the row."""
+def _numbers(values: Array, name: str, of_text: str = "convert it") -> Floats:
+    """An array [n] of numbers as float64; text, dates and objects are refused, with the row.
+
+    `of_text` says what to do about text.
+    """
     if values.dtype.kind in "biuf":
         with np.errstate(over="ignore"):
             return np.array(values, dtype=np.float64)
@@ -230,9 +232,11 @@ def _numbers(values: Array, name: str) -> Floats:
             raise type(error)(str(error).removeprefix("X: ")) from None
         if column.kind in ("numeric", "boolean", MISSING):
             return column.values
-        raise InputError(f"{name} must hold numbers, got {_KINDS[column.kind]}: {column.example()}; convert it")
+        instead = of_text if column.kind == "categorical" else "convert it"
+        raise InputError(f"{name} must hold numbers, got {_KINDS[column.kind]}: {column.example()}; {instead}")
+    instead = of_text if values.dtype.kind == "U" else "convert it"
     what = {"U": "text", "S": "bytes", "M": "dates", "m": "durations"}.get(values.dtype.kind, str(values.dtype))
-    raise InputError(f"{name} must hold numbers, got {what}: {values[0]!r} in row 0; convert it")
+    raise InputError(f"{name} must hold numbers, got {what}: {values[0]!r} in row 0; {instead}")
 
 
 _KINDS = {"categorical": "text", "datetime": "dates", "duration": "durations"}

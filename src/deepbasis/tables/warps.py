@@ -64,13 +64,13 @@ def count_steps(y: Floats, weight: Floats | None, every_y: Floats) -> Steps | No
     wrong = (every_y < 0) | (every_y != np.floor(every_y))
     if wrong.any():
         raise InputError(
-            f"target='count' needs whole numbers from 0, and there is {every_y[np.argmax(wrong)]:g}; take "
+            f"target='count' needs whole numbers from 0, and there is {every_y[np.argmax(wrong)]:g}; use "
             "target='ordinal' for ratings, or 'warp'"
         )
     largest = int(every_y.max())
     if largest >= MOST_VALUES - 1:
         raise InputError(
-            f"target='count' is for counts below {MOST_VALUES - 1}, and there is {largest}; take target='warp', which "
+            f"target='count' is for counts below {MOST_VALUES - 1}, and there is {largest}; use target='warp', which "
             "hardly differs for counts so large"
         )
     distinct, mass = masses(y, weight)
@@ -92,7 +92,7 @@ def ordinal_steps(y: Floats, weight: Floats | None, every_y: Floats) -> Steps | 
     values = np.unique(every_y)
     if len(values) > MOST_VALUES:
         raise InputError(
-            f"target='ordinal' is for up to {MOST_VALUES} values, and there are {len(values)}; take target='warp'"
+            f"target='ordinal' is for up to {MOST_VALUES} values, and there are {len(values)}; use target='warp'"
         )
     distinct, mass = masses(y, weight)
     if len(values) < 2:

@@ -54,6 +54,8 @@ class TableFile:
     """The decimal separator, where the file is text."""
     note: str = ""
     """What was found out about the file and may be wrong."""
+    codes: frozenset[str] = frozenset()
+    """Columns of a file of text that would be numbers but for leading zeros."""
 
 
 class Format(Protocol):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 from deepbasis.errors import FileFormatError, InputError
 from deepbasis.tables.dialect import Dialect
 from deepbasis.tables.formats.base import Request, TableFile, agreed, changed, empty
-from deepbasis.tables.formats.records import last_end_of_record, without_end
+from deepbasis.tables.formats.records import codes_among, has_leading_zeros, last_end_of_record, without_end
 from deepbasis.tables.places import ColumnSelection, Place, check_unique, one_line
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Csv:
         header: list[str] = []
         types: dict[str, Any] = {}
         cuts: list[Cut] = []
+        codes: set[str] = set()
         table: Any = None
         text = dict.fromkeys(selection.text, pa.string())
         for start, line, content in self._blocks(place):
@@ -85,8 +86,12 @@ class Csv:
                 types = dict.fromkeys(selection.inside(header, place))
             table = _parse(content, list(types), header, place, line, self.dialect, text)
             types = {name: agreed(type_, table.schema.field(name).type) for name, type_ in types.items()}
+            if selection.numbers is not None and has_leading_zeros(content, self.dialect.separator):
+                numbers = [name for name in types if _is_number(table, name) and name not in selection.numbers]
+                codes.update(codes_among(_cells(content, numbers, header, place, line, self.dialect)))
             cuts.append(Cut(start, start + len(content), line, table.num_rows))
-        whole = table if place.in_memory and len(cuts) == 1 else None
+        types |= dict.fromkeys(codes, pa.string())
+        whole = table if place.in_memory and len(cuts) == 1 and not codes else None
 
         def read(request: Request) -> Iterator[tuple[Any, Any]]:
             own = {name: request.types[name] for name in request.columns}
@@ -113,6 +118,7 @@ class Csv:
             open_bytes=_BLOCK_COPIES * self.block_bytes,
             decimal=self.dialect.decimal,
             note=note,
+            codes=frozenset(codes),
         )
 
     def write(self, tables: Iterable[pd.DataFrame], to: BinaryIO) -> None:
@@ -254,6 +260,12 @@ def _parse(
     except pa.ArrowException as error:
         raise _parse_error(content, len(header), place.name, error, first_line, dialect) from None
     return table.select(list(chosen))
+
+
+def _is_number(table: Any, column: str) -> bool:
+    import pyarrow as pa
+
+    return table.schema.field(column).type in (pa.int64(), pa.float64())
 
 
 def _cells(

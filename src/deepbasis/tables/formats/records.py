@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from typing import Any
 
 import numpy as np
 
@@ -38,3 +39,20 @@ def _quotes_that_count(marks: Array, quotes: Array, separator: str) -> Array:
         if closes or start or (double and counting and counting[-1] == k - 1):
             counting.append(k)
     return quotes[counting]
+
+
+def has_leading_zeros(content: bytes, separator: str) -> bool:
+    """Whether a field seems to begin with a zero and another digit, as 00501 does."""
+    marks = np.frombuffer(content, dtype=np.uint8)
+    zeros = np.flatnonzero(marks[:-1] == ord("0"))
+    zeros = zeros[(marks[zeros + 1] >= ord("0")) & (marks[zeros + 1] <= ord("9"))]
+    before = np.where(zeros == 0, ord("\n"), marks[zeros - 1])
+    return bool(np.isin(before, list(f'{separator}\n\r" '.encode())).any())
+
+
+def codes_among(texts: Any) -> list[str]:
+    """The columns of an Arrow table of texts in which some cell is a code such as 00501."""
+    import pyarrow.compute as pc
+
+    found = {name: pc.any(pc.match_substring_regex(texts[name], r"^\s*0\d+\s*$")) for name in texts.column_names}
+    return [name for name, some in found.items() if some.as_py()]
