@@ -138,6 +138,13 @@ class Fitted:
         watch.warn()
         return found
 
+    def look(self, X: Any) -> int:
+        """The number of rows of a table; as `predict` does, it warns where many are unlike those of the fit."""
+        watch = Watch(self.novelty, self.preprocessor)
+        rows = sum(len(x) for x in watch.over(self.chunks(X)))
+        watch.warn()
+        return rows
+
     def predict_encoded(self, chunks: Iterable[Tensor]) -> Predictive:
         """The same of rows that the preprocessor has encoded, one chunk after another: only one is held at a time."""
         first, *others = (far.predict(self.distance, self.ensemble, x, self.preprocessor) for x in chunks)
