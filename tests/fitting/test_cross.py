@@ -162,7 +162,7 @@ def test_files_are_predicted_with_the_same_intervals(tmp_path: Path) -> None:
 
 def test_what_is_promised_is_said_in_words(model: DeepBasisRegressor) -> None:
     assert in_words(model.fitted_, 0.9) == (
-        "guaranteed intervals: about 90 % of the targets are in those of 90 %, and 73.3 % at least is promised"
+        "guaranteed intervals: those of 90 % hold about 90 % of the targets, and 73.3 % at least is promised"
     )
     split = cross(calibrate="conformal").fit(*easy(80)).fitted_
     assert in_words(split, 0.9) == "guaranteed intervals: of 90 %, 90.5 % at least is promised"

@@ -80,11 +80,13 @@ class Fitted:
     apart: Apart | None = None
     """These rows."""
     folds: tuple[Fitted, ...] = ()
-    """Of a cross-conformal promise: fits without one part of the rows each, which that part is the promise of."""
+    """Of a cross-conformal promise: a fit without each part of the rows in turn; its promise is from that part."""
     statistics: tuple[Statistics, ...] = ()
     """Sums over the rows of each member, from which `update` goes on; none if it cannot."""
     distance: far.Distance | None = None
+    """What is predicted where there were no rows, if it was asked for."""
     log_likelihoods: tuple[float, ...] = ()
+    """log p(y) of the rows of each member, in the target's units; none if it was not trained exactly."""
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     target_name: str | None = None

@@ -87,4 +87,4 @@ def in_words(fitted: Fitted, coverage: float = 0.9) -> str:
         return f"guaranteed intervals: {error}"
     if isinstance(promise, Conformal):
         return f"guaranteed intervals: of {asked}, {least}"
-    return f"guaranteed intervals: about {asked} of the targets are in those of {asked}, and {least}"
+    return f"guaranteed intervals: those of {asked} hold about {asked} of the targets, and {least}"

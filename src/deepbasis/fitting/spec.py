@@ -62,8 +62,8 @@ class Arguments:
         '"dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" and "dnn" are the paper\'s; "sv-rbf-linear" adds a linear '
         'kernel, "linear" has nothing else, and the others are of its outlook. A small table has at most 2,000 rows. '
         "A shallow kernel is trained exactly on all of them, and chosen unless the networks predict held-out rows "
-        "better; above 2,000 rows only a straight line is tried, up to 20,000. Neither is with groups, because the "
-        'likelihood treats all rows as independent. "dnn" has no distribution of its own: it predicts with the '
+        "better; above 2,000 rows only a straight line is tried, up to 20,000. Neither is tried with groups, because "
+        'the likelihood treats all rows as independent. "dnn" has no distribution of its own: it predicts with the '
         "variance of its validation residuals.",
         MODEL,
     )
@@ -208,8 +208,8 @@ class Arguments:
         "Whether to calibrate the predictions on the validation rows. Residuals have heavier tails than a Gaussian: a "
         "calibrated prediction is a mixture of three scales of the predictive variance, noise included. "
         '"conformal" also sets rows apart that nothing else of the fit sees, a tenth of them or, of a small table, up '
-        'to a quarter: for `predict_interval(guarantee=True)`. "cross-conformal" does without: five more fits, each '
-        "without a fifth of the rows, say what intervals hold. It is for small tables.",
+        'to a quarter: for `predict_interval(guarantee=True)`. "cross-conformal" sets none apart: five more fits, '
+        "each without a fifth of the rows, calibrate the intervals. It is for small tables.",
         TRAINING,
     )
     distance: str = argument(
