@@ -50,7 +50,7 @@ MUTATIONS = [
     Mutation(
         "spikes of small tables",
         "tables/encoders.py",
-        "if total <= _SPIKY_ROWS or mass.max()",
+        "if total <= above or mass.max()",
         "if mass.max()",
         ("tables/test_encoders.py",),
     ),

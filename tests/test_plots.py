@@ -102,7 +102,7 @@ def test_a_history_marks_the_best_epoch_of_each_member(ax):
         (lambda ax: plots.predictive_band(ax, [[1]], [1], [1]), "x must be a vector"),
         (lambda ax: plots.kernel_heatmap(ax, [1, 2], np.eye(3)), "K must have a row and a column for each x"),
         (lambda ax: plots.calibration_curve(ax, [0.5, 1.5]), "pit must lie between 0 and 1"),
-        (lambda ax: plots.reliability(ax, [0.5, 0.5], [1], label="p"), "inside has 1 entries but p has 2"),
+        (lambda ax: plots.reliability(ax, [0.5, 0.5], [1], label="p"), "happened has 1 entries but p has 2"),
         (lambda ax: plots.training_history(ax, []), "history is empty"),
     ],
 )

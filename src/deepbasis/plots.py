@@ -140,14 +140,14 @@ def calibration_curve(ax: Axes, pit: ArrayLike, *, colour: str = BLUE, label: st
     return without_frame(ax)
 
 
-def reliability(ax: Axes, p: ArrayLike, inside: ArrayLike, *, bins: int = 10, colour: str = BLUE, label: str) -> Axes:
-    """How often what was given a probability `p` has happened (`inside`), in bins of equally many rows.
+def reliability(ax: Axes, p: ArrayLike, happened: ArrayLike, *, bins: int = 10, colour: str = BLUE, label: str) -> Axes:
+    """How often what was given a probability `p` has `happened`, in bins of equally many rows.
 
     On the diagonal is good; the bars are two standard errors.
     """
-    p, inside = as_vectors(p=p, inside=inside)
+    p, happened = as_vectors(p=p, happened=happened)
     order = np.array_split(np.argsort(p, kind="stable"), min(bins, len(p)))
-    told, share = (np.array([values[some].mean() for some in order]) for values in (p, inside))
+    told, share = (np.array([values[some].mean() for some in order]) for values in (p, happened))
     error = 2.0 * np.sqrt(share * (1.0 - share) / [len(some) for some in order])
     ax.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
     ax.errorbar(told, share, error, fmt="o-", color=colour, markersize=4, linewidth=1.2, elinewidth=1.0, label=label)

@@ -51,7 +51,7 @@ def test_guaranteed_intervals_of_a_small_table(here, tmp_path):
     told = good(
         "fit", "train.csv", "-t", "price", "--drop", "order", "--out", model, *SMALL, "--calibrate", "cross-conformal"
     )
-    assert "about 90 % of the targets are in those of 90 %, and 72.6 % at least is promised" in told.stdout
+    assert "those of 90 % hold about 90 % of the targets, and 72.6 % at least is promised" in told.stdout
     good("predict", model, "new.csv", "--guarantee", "--coverage", "0.8", "--out", str(tmp_path / "out.csv"))
     new, loaded = mixed_table(30, seed=1), DeepBasisRegressor.load(model)
     expected = loaded.predict_interval(new[list(loaded.feature_names_in_)], 0.8, guarantee=True)

@@ -8,6 +8,7 @@ import pytest
 
 from deepbasis.errors import InputError
 from support.classifiers import small_classifier, three
+from support.recipes import recipe
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::deepbasis.FitWarning")]
 
@@ -86,3 +87,15 @@ def test_single_values_of_a_number_can_decide_a_class(tmp_path: Path, stream: bo
     test = tariffs(1_000, 1)
     known = test[test["gain"].isin([value for value in found.spikes if value > 0.0])]
     assert model.evaluate(known[["gain", "b"]], known["rich"])["accuracy"] > 0.95
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_table_that_is_small_has_no_such_indicators(tmp_path: Path, stream: bool) -> None:
+    """What is small is said once, in the recipe."""
+    tariffs(1_900, 0).to_parquet(tmp_path / "t.parquet")
+    default, other = (
+        small_classifier(epochs=1, members=1, recipe=name).fit_dataset(tmp_path / "t.parquet", "rich", stream=stream)
+        for name in ("default", recipe("small up to 1,000", small_rows=1_000))
+    )
+    assert default.fitted_.preprocessor.encodings[0].spikes == ()
+    assert len(other.fitted_.preprocessor.encodings[0].spikes) > 10

@@ -1,6 +1,8 @@
 """`calibrate="cross-conformal"`: fits without a part of the rows each, and intervals from all of them."""
 
 import time
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,9 @@ import pytest
 import torch
 
 from deepbasis import DeepBasisRegressor
-from deepbasis.errors import FileFormatError, InputError
+from deepbasis.errors import FileFormatError, InputError, NoveltyWarning, NumericalError
 from deepbasis.fitting.fitted import KIND
-from deepbasis.fitting.promise import in_words, promise_of
+from deepbasis.fitting.promise import guaranteed_interval, in_words, promise_of
 from deepbasis.fitting.train import Execution
 from deepbasis.gp.conformal import Conformal
 from deepbasis.gp.cross import CrossConformal
@@ -44,6 +46,21 @@ def test_each_part_judges_a_fit_to_the_other_rows(model: DeepBasisRegressor) -> 
         predicted.append(alone.predict_dist(new, as_tensor=True))
     by_hand = CrossConformal(tuple(promises)).interval(predicted, 0.9)
     close(model.predict_interval(new, 0.9, guarantee=True), np.stack(by_hand), rtol=1e-9)
+
+
+def test_the_fit_to_all_rows_predicts_nothing_of_an_interval(model: DeepBasisRegressor) -> None:
+    """Its parameters may be anything; that rows are unlike its own is still said."""
+    new = easy(20, seed=1)[0]
+    spoilt = replace(model.fitted_, models=deepcopy(model.fitted_.models))
+    with torch.no_grad():
+        for one in spoilt.models:
+            one.mean.fill_(torch.nan)
+    expected = model.predict_interval(new, 0.9, guarantee=True)
+    np.testing.assert_array_equal(guaranteed_interval(spoilt, new, 0.9), expected)
+    with pytest.raises(NumericalError):
+        spoilt.predict(new)
+    with pytest.warns(NoveltyWarning):
+        guaranteed_interval(spoilt, 100.0 * new, 0.9)
 
 
 def test_the_model_itself_is_that_of_a_fit_without_a_promise(model: DeepBasisRegressor) -> None:
@@ -145,7 +162,7 @@ def test_files_are_predicted_with_the_same_intervals(tmp_path: Path) -> None:
 
 def test_what_is_promised_is_said_in_words(model: DeepBasisRegressor) -> None:
     assert in_words(model.fitted_, 0.9) == (
-        "guaranteed intervals: about 90 % of the targets are in those of 90 %, and 73.3 % at least is promised"
+        "guaranteed intervals: those of 90 % hold about 90 % of the targets, and 73.3 % at least is promised"
     )
     split = cross(calibrate="conformal").fit(*easy(80)).fitted_
     assert in_words(split, 0.9) == "guaranteed intervals: of 90 %, 90.5 % at least is promised"

@@ -236,7 +236,7 @@ def gains(rows: int = 3_000) -> np.ndarray:
 
 
 def with_spikes(column: np.ndarray, weight: np.ndarray | None = None) -> Preprocessor:
-    return Preprocessor.fit(*read_columns(column[:, None]), weight, spikes=True)
+    return Preprocessor.fit(*read_columns(column[:, None]), weight, spikes_above=2_000)
 
 
 def test_frequent_values_of_a_column_that_is_mostly_one_have_indicators():

@@ -16,7 +16,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.errors import InputError, warn_of_table
 from deepbasis.fitting.apart import MOST_APART, Apart
 from deepbasis.fitting.candidate import needs_line
-from deepbasis.fitting.decide import hold_out, scaling
+from deepbasis.fitting.decide import hold_out, scaling, spikes_above
 from deepbasis.fitting.held_out import Fold, limit_copies
 from deepbasis.fitting.kinds import CONFORMAL, CROSS
 from deepbasis.fitting.novelty import Novelty
@@ -108,7 +108,7 @@ class TableData:
         out: Mask | None = None,
     ) -> TableData:
         """`out` are rows of positive weight to set apart."""
-        table, scale = given.weighted(), scaling(spec)
+        table = given.weighted()
         every_column = table.columns
         numbers = None if table is given or given.weight is None else np.flatnonzero(given.weight > 0)
         away = None
@@ -117,7 +117,8 @@ class TableData:
             away, table = table.rows(out), table.rows(~out).weighted()
         meant = recognise(table.names, table.columns, spec.columns, table.decimal)
         table = replace(table, columns=meant.columns)
-        how: Any = {"scaling": scale, "rules": meant.rules, "spikes": given.labels is not None}
+        how: Any = {"scaling": scaling(spec), "rules": meant.rules}
+        how["spikes_above"] = spikes_above(spec, classes=given.labels is not None)
         how["within"] = table.columns if out is None else meant.read(every_column)
         preprocessor = Preprocessor.fit(table.names, table.columns, table.weight, **how)
         notes = (*meant.notes, *constants(table.columns, [one.width > 0 for one in preprocessor.encodings]))

@@ -65,6 +65,11 @@ def scaling(spec: Spec) -> str:
     return RECIPES[spec.recipe].scaling if spec.scaling == AUTO else spec.scaling
 
 
+def spikes_above(spec: Spec, classes: bool) -> float:
+    """Rows above which frequent numbers of a column have indicators, where the target is a class."""
+    return RECIPES[spec.recipe].small_rows if classes else math.inf
+
+
 def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     recipe = RECIPES[spec.recipe]
     if spec.calibrate in PROMISING:  # that concerns rows that no candidate sees

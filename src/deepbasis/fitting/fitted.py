@@ -80,11 +80,13 @@ class Fitted:
     apart: Apart | None = None
     """These rows."""
     folds: tuple[Fitted, ...] = ()
-    """Of a cross-conformal promise: fits without one part of the rows each, which that part is the promise of."""
+    """Of a cross-conformal promise: a fit without each part of the rows in turn; its promise is from that part."""
     statistics: tuple[Statistics, ...] = ()
     """Sums over the rows of each member, from which `update` goes on; none if it cannot."""
     distance: far.Distance | None = None
+    """What is predicted where there were no rows, if it was asked for."""
     log_likelihoods: tuple[float, ...] = ()
+    """log p(y) of the rows of each member, in the target's units; none if it was not trained exactly."""
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     target_name: str | None = None
@@ -137,6 +139,13 @@ class Fitted:
         found = distribution_of(self.target, self.predict_encoded(watch.over(self.chunks(X, rows))), self.device)
         watch.warn()
         return found
+
+    def look(self, X: Any) -> int:
+        """The number of rows of a table; as `predict` does, it warns where many are unlike those of the fit."""
+        watch = Watch(self.novelty, self.preprocessor)
+        rows = sum(len(x) for x in watch.over(self.chunks(X)))
+        watch.warn()
+        return rows
 
     def predict_encoded(self, chunks: Iterable[Tensor]) -> Predictive:
         """The same of rows that the preprocessor has encoded, one chunk after another: only one is held at a time."""

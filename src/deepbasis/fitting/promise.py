@@ -45,16 +45,34 @@ def guaranteed(
     promise = promise_of(fitted)
     if isinstance(promise, Conformal):
         return promise.interval(predicted, coverage, groups)
+    return _crossed(fitted, promise, chunks, coverage, groups)
+
+
+def _crossed(
+    fitted: Fitted,
+    promise: CrossConformal,
+    chunks: Callable[[Fitted], Iterable[Tensor]],
+    coverage: float,
+    groups: Sequence[str] | None,
+) -> Ends:
+    """From what the fits without some rows predict; that to all rows has no part in it."""
     promise.promise(coverage)  # refused before anything more is predicted
     return promise.interval([fold.predict_encoded(chunks(fold)) for fold in fitted.folds], coverage, groups)
 
 
 def guaranteed_interval(fitted: Fitted, X: Any, coverage: float, groups: Any = None) -> tuple[Floats, Floats]:
     """The same of a table in memory."""
-    promise_of(fitted)  # or an error, before anything is predicted
-    predicted = fitted.predict(X).tensors
-    names = None if groups is None else group_names(groups, len(predicted))
-    lower, upper = guaranteed(fitted, predicted, lambda one: one.chunks(X), SHARE.check("coverage", coverage), names)
+    promise, asked = promise_of(fitted), SHARE.check("coverage", coverage)
+
+    def named(rows: int) -> list[str] | None:
+        return None if groups is None else group_names(groups, rows)
+
+    if isinstance(promise, Conformal):
+        predicted = fitted.predict(X).tensors
+        lower, upper = promise.interval(predicted, asked, named(len(predicted)))
+    else:
+        names = named(fitted.look(X))
+        lower, upper = _crossed(fitted, promise, lambda one: one.chunks(X), asked, names)
     return lower.numpy(), upper.numpy()
 
 
@@ -69,4 +87,4 @@ def in_words(fitted: Fitted, coverage: float = 0.9) -> str:
         return f"guaranteed intervals: {error}"
     if isinstance(promise, Conformal):
         return f"guaranteed intervals: of {asked}, {least}"
-    return f"guaranteed intervals: about {asked} of the targets are in those of {asked}, and {least}"
+    return f"guaranteed intervals: those of {asked} hold about {asked} of the targets, and {least}"

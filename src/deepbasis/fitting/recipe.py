@@ -114,7 +114,7 @@ class Recipe:
     """Whether the noise, and the inducing points of a shallow kernel, start from the rows, or as in the paper."""
     small_rows: int
     """Up to here a table is small: members hold out different rows, and method="auto" also tries shallow kernels. Above
-    it, coordinates become waves."""
+    it, coordinates become waves, and where the target is a class frequent numbers of a column may have indicators."""
     line_rows: int
     """Up to here method="auto" also tries a straight line."""
     folds: int

@@ -209,10 +209,8 @@ def _train_networks(
 
 
 def _within_time(runner: Runner, network: Candidate, seeds: list[int], data: Rows, selecting: Rows) -> Trained:
-    """Trained in full, or for as long as a time limit lets it: half of that if kernels follow, most if only a line."""
-    kernels = len(runner.plan.kernels)
-    share = 1.0 if not kernels else 0.9 if kernels == 1 else 0.5
-    planned = in_time(runner, network, seeds, data, selecting, share) or network
+    """Trained in full, or for as long as a time limit lets it."""
+    planned = in_time(runner, network, seeds, data, selecting, runner.plan.network_share) or network
     return replace(runner.train(planned, seeds, data, selecting, runner.execution.checkpoint), candidate=network)
 
 

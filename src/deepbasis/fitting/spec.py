@@ -211,8 +211,8 @@ class Arguments:
         "Whether to calibrate predictions on the validation rows. Residuals have heavier tails than a Gaussian: a "
         "calibrated prediction is a mixture of three scales of the predictive variance, noise included. "
         '"conformal" also sets rows apart that nothing else of the fit sees, a tenth of them or, of a small table, up '
-        'to a quarter: for `predict_interval(guarantee=True)`. "cross-conformal" does without: five more fits, each '
-        "without a fifth of the rows, say what intervals hold. It is for small tables.",
+        'to a quarter: for `predict_interval(guarantee=True)`. "cross-conformal" sets none apart: five more fits, '
+        "each without a fifth of the rows, calibrate the intervals. It is for small tables.",
         TRAINING,
     )
     distance: str = argument(

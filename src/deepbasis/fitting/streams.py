@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from deepbasis.errors import InputError
 from deepbasis.fitting.apart import MOST_APART, Apart
 from deepbasis.fitting.budget import VALIDATION_COPIES, Budget, Room, Sizes
 from deepbasis.fitting.candidate import needs_line
-from deepbasis.fitting.decide import hold_out, make_plan, scaling
+from deepbasis.fitting.decide import hold_out, make_plan, scaling, spikes_above
 from deepbasis.fitting.kinds import CONFORMAL
 from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty
 from deepbasis.fitting.plan import Facts, Plan
@@ -55,10 +55,10 @@ class Survey:
     held: HeldRows
     """In the order of their places."""
 
-    def preprocessor(self, scaling: str, meanings: Mapping[str, str] | None = None) -> Preprocessor:
+    def preprocessor(self, spec: Spec) -> Preprocessor:
         with FileBlock(self.source.name, 0, None).located():
-            spikes = self.roles.labels is not None
-            return self.statistics.preprocessor(scaling, meanings, self.source.decimal, spikes)
+            spikes = spikes_above(spec, classes=self.roles.labels is not None)
+            return self.statistics.preprocessor(scaling(spec), spec.columns, self.source.decimal, spikes)
 
     def validation(self, encoder: Encoder) -> Rows:
         rows = encoder.held_rows(self.held, self.source)
@@ -213,7 +213,7 @@ class StreamData:
         fraction = None if validation is not None else hold_out(spec, source.rows).fraction
         _from_all(lambda: _refuse_early(spec, source, roles, fraction, limit), team)
         survey = take_survey(source, roles, fraction, limit, team, spec.verbose)
-        preprocessor = survey.preprocessor(scaling(spec), spec.columns)
+        preprocessor = survey.preprocessor(spec)
         statistics = survey.statistics
         rows, moments = statistics.in_order(), statistics.target_moments
         if roles.labels is not None:

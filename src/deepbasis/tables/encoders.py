@@ -33,7 +33,6 @@ FAR_OUT = 1000.0
 """Numbers this many robust scales from the median are left out of the mean and the standard deviation."""
 
 _SPIKE_ROWS, _SPIKE_SHARE = 10.0, 0.001  # that a value needs, the larger of the two, to be a spike
-_SPIKY_ROWS = 2_000  # a table of no more has no spikes: it would learn them by heart
 _NORMAL_IQR = 1.3489795003921634  # of a standard normal: the scale is the standard deviation of what is normal
 
 _CYCLES = {"day of year": (366, 365.25), "day of week": (7, 7.0), "hour": (1440, 1440.0)}
@@ -113,12 +112,13 @@ def fit_encoding(
     scaling: str = STANDARD,
     missing: bool | None = None,
     ends: tuple[float, float] | None = None,
-    spikes: bool = False,
+    spikes_above: float = math.inf,
 ) -> Encoding:
     """Of a column that has values, from rows of positive weight.
 
     Where these are a sample of more rows, `missing` says whether a value is missing in any of them, and `ends` are the
-    smallest and the largest of all values. With `spikes` some numbers have an indicator of their own.
+    smallest and the largest of all values. With values in more rows than `spikes_above` some numbers may have an
+    indicator of their own: of few rows they would be learnt by heart.
     """
     present = ~column.missing
     values = column.values[present]
@@ -144,18 +144,19 @@ def fit_encoding(
     ordinary = (distinct >= bottom) & (distinct <= top)
     mean, std = mean_and_std(distinct[ordinary], mass[ordinary])
     # Rounding can lead out of the range, and to infinity.
-    center, found = min(max(mean, low), high) + 0.0, spikes and varies and column.kind == "numeric"
-    return Encoding(column.kind, missing, varies, center, _usable(std), spikes=_spikes(distinct, mass) if found else ())
+    center = min(max(mean, low), high) + 0.0
+    spikes = _spikes(distinct, mass, spikes_above) if varies and column.kind == "numeric" else ()
+    return Encoding(column.kind, missing, varies, center, _usable(std), spikes=spikes)
 
 
-def _spikes(distinct: Array, mass: Array) -> tuple[float, ...]:
+def _spikes(distinct: Array, mass: Array, above: float) -> tuple[float, ...]:
     """The frequent values of a column that is mostly one value, often 0, and has many others.
 
     These lie close together on a scale that has the one value in it, or one of them is far away; and single ones, a cap
     or the rate of a tariff, may say more about a class than their place on the scale.
     """
     total = float(mass.sum())
-    if total <= _SPIKY_ROWS or mass.max() <= 0.5 * total or len(distinct) <= MAX_SPIKES:
+    if total <= above or mass.max() <= 0.5 * total or len(distinct) <= MAX_SPIKES:
         return ()
     enough = np.flatnonzero(mass >= max(_SPIKE_ROWS, _SPIKE_SHARE * total))
     kept = enough[np.argsort(-mass[enough], kind="stable")][:MAX_SPIKES]

@@ -65,13 +65,13 @@ class Preprocessor:
         within: Sequence[Column] | None = None,
         scaling: str = STANDARD,
         rules: Sequence[Rule | None] | None = None,
-        spikes: bool = False,
+        spikes_above: float = math.inf,
     ) -> Preprocessor:
         """From the rows of positive weight.
 
         A column without values in them is refused. Where they are some rows of a larger table, whose columns are
         `within`, only one without values there is; the others have no output.
-        `rules` are those that the columns were made of text by. With `spikes` some numbers have indicators.
+        `rules` are those that the columns were made of text by, and `spikes_above` is that of `fit_encoding`.
         """
         if weight is not None and not weight.all():
             keep = weight > 0
@@ -81,7 +81,7 @@ class Preprocessor:
             if rule is not None and rule.form == NOTHING:
                 encodings.append(Encoding("categorical", missing=False, varies=False, rule=rule))
             elif not column.missing.all():
-                encodings.append(replace(fit_encoding(column, weight, scaling, spikes=spikes), rule=rule))
+                encodings.append(replace(fit_encoding(column, weight, scaling, spikes_above=spikes_above), rule=rule))
             elif whole.missing.all():
                 raise no_values(column.label)
             else:

@@ -201,7 +201,7 @@ class TableStatistics:
         scaling: str = STANDARD,
         meanings: Mapping[str, str] | None = None,
         decimal: str = "",
-        spikes: bool = False,
+        spikes_above: float = math.inf,
     ) -> Preprocessor:
         """What the columns are meant as is what they are in the sample."""
         self.settle()
@@ -214,7 +214,7 @@ class TableStatistics:
             elif not column.missing.all():
                 ends = None if column.kind == "categorical" or rule is not None else (low, high)
                 gaps = missing or bool(column.missing.any())
-                found = fit_encoding(column, self.weight, scaling, gaps, ends, spikes)
+                found = fit_encoding(column, self.weight, scaling, gaps, ends, spikes_above)
                 encodings.append(replace(found, rule=rule))
             elif column.kind == MISSING and low > high:
                 raise no_values(column.label)
