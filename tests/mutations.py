@@ -307,6 +307,9 @@ MUTATIONS = [
     ),
     gp("censored: the density of every row", "censored", "exact = low == high", "exact = low <= high", "censored"),
     gp("Brier score: censored rows count", "censored", "exact & (y <= t)", "(y <= t)", "censored"),
+    gp("PIT: no step", "metrics", "return predictive.below(y).minimum(high), high", "return high, high", "metrics"),
+    gp("censored PIT: exact rows alone", "censored", "torch.where(upper.isfinite(), above, 1.0)", "above", "censored"),
+    gp("counts: the mean up to y of another k", "count_sums", "rate, a, 1.0)", "rate, a, 0.0)", "counts"),
     gp("counts: twice the rate", "counts", "count * f - f.clamp_max", "count * f - 2.0 * f.clamp_max", "counts"),
     gp(
         "Student: shares of the precisions",
