@@ -345,6 +345,9 @@ def test_permissions_follow_the_umask(path, mask):
 def test_a_file_that_is_written_over_keeps_its_permissions(path, mode):
     storage.save(path, "model", {}, {"a": 1})
     path.chmod(mode)
+    with storage.writing_atomically(path):
+        (temporary,) = path.parent.glob(".*")
+        assert stat.S_IMODE(temporary.stat().st_mode) & ~mode == 0  # while it is written, too
     storage.save(path, "model", {}, {"a": 2})
     assert storage.load(path, "model")[1] == {"a": 2}
     assert stat.S_IMODE(path.stat().st_mode) == mode

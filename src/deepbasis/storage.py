@@ -126,7 +126,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """The same, piece by piece: a file to write to, that takes its place when the block ends without an error.
 
-    A new file has the permissions that the process gives new files; one that replaces another has those of the other.
+    A new file has the permissions that the process gives new files; one that replaces another has those of the other,
+    and never more while it is written.
     """
     target = Path(path)
     if target.is_dir():
@@ -158,8 +159,11 @@ def _temporary_file(target: Path) -> tuple[Path, BinaryIO]:
     """A new file beside `target`, locked: nobody sweeps it up."""
     while True:
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+        mode = 0o666
+        with suppress(FileNotFoundError):
+            mode &= target.stat().st_mode
         # The system itself applies the umask, which a process can only read by changing it for all of its threads.
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), mode)
         file = os.fdopen(handle, "wb")
         locked = _lock(handle)
         if locked is None or (locked and _is_at(temporary, file)):
