@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from deepbasis.cli.failures import one_line
 from deepbasis.errors import InputError
 from deepbasis.registry import FORMATS
 from deepbasis.tables.dialect import Dialect, TablePath
@@ -94,7 +95,8 @@ def workers(device: str = "auto") -> Iterator[Team]:
 
 
 def print_json(record: dict[str, Any]) -> None:
-    typer.echo(json.dumps(_finite(record), allow_nan=False, indent=2, ensure_ascii=False))
+    text = json.dumps(_finite(record), allow_nan=False, indent=2, ensure_ascii=False)
+    typer.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def _finite(value: Any) -> Any:
@@ -116,10 +118,12 @@ def text_table(title: str, columns: Sequence[str]) -> Any:
 
 
 def score_table(title: str, scores: Mapping[str, float]) -> Any:
+    from rich.text import Text
+
     table = text_table(title, ["", "value"])
     for name in sorted(scores, key=[*_SCORES, *scores].index):
         percent = f"{100 * scores[name]:.1f} %"
-        table.add_row(_SCORES.get(name, name), percent if name in _SHARES else f"{scores[name]:.5g}")
+        table.add_row(Text(one_line(_SCORES.get(name, name))), percent if name in _SHARES else f"{scores[name]:.5g}")
     return table
 
 

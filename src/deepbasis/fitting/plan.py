@@ -6,18 +6,23 @@ candidates won.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from html import escape
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import Settings
+from deepbasis.errors import check_number
 from deepbasis.gp.build import build
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.registry import LIKELIHOODS
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -120,9 +125,10 @@ class Candidate:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Candidate:
-        weights = tuple((float(alpha), float(beta)) for alpha, beta in record["weights"])
-        parts = {"architecture": Architecture(**record["architecture"]), "settings": Settings(**record["settings"])}
-        return cls(**{**record, **parts, "weights": weights})
+        weights = tuple((check_number("alpha", one), check_number("beta", other)) for one, other in record["weights"])
+        architecture, settings = _read(Architecture, record["architecture"]), _read(Settings, record["settings"])
+        METHODS.check("method", architecture.method)
+        return _read(cls, {**record, "architecture": architecture, "settings": settings, "weights": weights})
 
 
 @dataclass(frozen=True)
@@ -227,15 +233,33 @@ class Plan:
             kernel = record["distance"]["kernel"]
             several = float(record["distance"]["disagreement"])
             distance = Widening(several, None if kernel is None else Candidate.from_json(kernel))
-        return cls(
-            **{
-                **record,
-                "hold_out": HoldOut(**record["hold_out"]),
-                "candidates": tuple(candidates),
-                "warnings": tuple(record["warnings"]),
-                "distance": distance,
-            }
-        )
+        parts = {
+            "hold_out": _read(HoldOut, record["hold_out"]),
+            "candidates": tuple(candidates),
+            "warnings": tuple(map(str, record["warnings"])),
+            "distance": distance,
+        }
+        return _read(cls, {**record, **parts})
+
+
+def _read(cls: Callable[..., T], record: Mapping[str, Any]) -> T:
+    """An object from what a file says of it: numbers, flags and words must be what its fields are."""
+    hints = get_type_hints(cls)
+    for name, value in record.items():
+        hint = hints.get(name)
+        types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        if all(one in _PLAIN for one in types) and not any(_PLAIN[one](value) for one in types):
+            raise ValueError(f"its {name} is {value!r:.80}")
+    return cls(**record)
+
+
+_PLAIN: dict[Any, Callable[[Any], bool]] = {
+    int: lambda value: type(value) is int,
+    float: lambda value: type(value) in (int, float) and abs(value) <= sys.float_info.max,
+    bool: lambda value: type(value) is bool,
+    str: lambda value: type(value) is str,
+    type(None): lambda value: value is None,
+}
 
 
 def _count(number: int, what: str) -> str:
