@@ -345,6 +345,9 @@ def test_permissions_follow_the_umask(path, mask):
 def test_a_file_that_is_written_over_keeps_its_permissions(path, mode):
     storage.save(path, "model", {}, {"a": 1})
     path.chmod(mode)
+    with storage.writing_atomically(path):
+        (temporary,) = path.parent.glob(".*")
+        assert stat.S_IMODE(temporary.stat().st_mode) & ~mode == 0  # while it is written, too
     storage.save(path, "model", {}, {"a": 2})
     assert storage.load(path, "model")[1] == {"a": 2}
     assert stat.S_IMODE(path.stat().st_mode) == mode
@@ -526,9 +529,10 @@ def test_a_name_that_another_process_has_reserved_is_refused_until_it_is_dead(tm
             pass
         other.kill()
         other.wait()
-    assert [file.name for file in tmp_path.iterdir()] == ["run.lock"]
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".run.")
     with storage.reserved(path):
-        assert str(os.getpid()) in (tmp_path / "run.lock").read_text()
+        assert str(os.getpid()) in left.read_text()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -539,6 +543,27 @@ def test_a_name_is_free_again_after_an_error(tmp_path):
     with storage.reserved(tmp_path / "run"), pytest.raises(FileInUseError), storage.reserved(tmp_path / "run"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs locks of files")
+@pytest.mark.parametrize("link", [False, True])
+def test_reserving_a_name_leaves_what_others_have_beside_it(tmp_path, link):
+    with storage.reserved(tmp_path / "run"):
+        (own,) = tmp_path.iterdir()
+    others = {"run.lock": b"mine", ".run.lock": b"", own.name: b"mine too"}
+    if link:
+        (tmp_path / "empty").touch()
+        del others[own.name]
+        own.symlink_to(tmp_path / "empty")
+    for name, content in others.items():
+        (tmp_path / name).write_bytes(content)
+    with storage.reserved(tmp_path / "run"):
+        if not link:
+            with pytest.raises(FileInUseError, match="by another process"), storage.reserved(tmp_path / "run"):
+                pass
+    assert {name: (tmp_path / name).read_bytes() for name in others} == others
+    assert own.is_symlink() == link
+    assert not link or (tmp_path / "empty").read_bytes() == b""
 
 
 def test_a_name_in_no_folder_can_be_reserved(tmp_path):

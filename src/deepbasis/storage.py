@@ -35,6 +35,7 @@ _KEY = "deepbasis"
 _LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
 _LENGTH_BYTES = 8  # a safetensors file begins with its header's length, little-endian
 _BLOCK_BYTES = 1 << 20
+_HOLDER = b"deepbasis: reserved by "  # what a file that stands for a lock begins with
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -125,7 +126,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """The same, piece by piece: a file to write to, that takes its place when the block ends without an error.
 
-    A new file has the permissions that the process gives new files; one that replaces another has those of the other.
+    A new file has the permissions that the process gives new files; one that replaces another has those of the other,
+    and never more while it is written.
     """
     target = Path(path)
     if target.is_dir():
@@ -157,8 +159,11 @@ def _temporary_file(target: Path) -> tuple[Path, BinaryIO]:
     """A new file beside `target`, locked: nobody sweeps it up."""
     while True:
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+        mode = 0o666
+        with suppress(FileNotFoundError):
+            mode &= target.stat().st_mode
         # The system itself applies the umask, which a process can only read by changing it for all of its threads.
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), mode)
         file = os.fdopen(handle, "wb")
         locked = _lock(handle)
         if locked is None or (locked and _is_at(temporary, file)):
@@ -170,41 +175,52 @@ def _temporary_file(target: Path) -> tuple[Path, BinaryIO]:
 def reserved(path: str | os.PathLike[str]) -> Iterator[None]:
     """Within the block nobody else can reserve `path`: they get a `FileInUseError` that names this process.
 
-    The lock is on a file beside it, PATH.lock. It ends with its process, and that file with the block. Where there are
-    no locks nothing is refused.
+    The lock is on a hidden file beside it. It ends with its process, and that file with the block. Where there are no
+    locks nothing is refused.
     """
-    beside = f"{os.fspath(path)}.lock"
+    beside = Path(path).parent / f".{Path(path).name}.deepbasis-lock"
     file = _locked_file(path, beside)
     try:
         yield
     finally:
         if file is not None:
-            with suppress(OSError):
-                os.unlink(beside)
+            if _is_ours(file):
+                with suppress(OSError):
+                    os.unlink(beside)
             file.close()  # after that, so that nobody can have locked the file that is removed
 
 
-def _locked_file(path: str | os.PathLike[str], beside: str) -> BinaryIO | None:
+def _locked_file(path: str | os.PathLike[str], beside: Path) -> BinaryIO | None:
     while True:
         try:
-            file = open(beside, "a+b")  # noqa: SIM115
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+            file = os.fdopen(os.open(beside, flags, 0o666), "a+b")
         except OSError:  # whoever writes to that folder will say what is wrong with it
             return None
         locked = _lock(file.fileno())
         if locked and _is_at(beside, file):
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-            file.flush()
+            if _is_ours(file):
+                file.truncate(0)
+                file.write(_HOLDER + f"process {os.getpid()} on {socket.gethostname()}".encode())
+                file.flush()
             return file
-        file.seek(0)
-        other = file.read(300).decode("utf-8", "replace") or "another process"
+        ours = _is_ours(file)
+        file.seek(len(_HOLDER))
+        other = (file.read(300).decode("utf-8", "replace") if ours else "") or "another process"
+        if locked is None and ours:
+            os.unlink(beside)
         file.close()
         if locked is None:
-            os.unlink(beside)
             return None
         if not locked:
             raise FileInUseError(f"{os.fspath(path)} is in use by {other}: wait for its end, or name another file")
         # else: the one before us has removed the file that we opened
+
+
+def _is_ours(file: BinaryIO) -> bool:
+    """Whether a file beside a reserved one is nothing but that: it may be somebody's own, of that name."""
+    file.seek(0)
+    return file.read(len(_HOLDER)) in (b"", _HOLDER)
 
 
 def _is_at(path: str | Path, file: BinaryIO) -> bool:

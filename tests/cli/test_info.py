@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from deepbasis import DeepBasisRegressor, __version__
+from deepbasis import DeepBasisRegressor, __version__, storage
+from deepbasis.fitting.fitted import KIND
 from support.command import SMALL, assert_one_line, good, run
 from support.regressors import small
 
@@ -75,6 +76,23 @@ def test_names_in_a_file_command_nothing(tmp_path):
     assert "\x1b[31m" not in told
     assert "\x1b[2J" not in told
     assert r"[red]a\x1b[31m" in told
+
+
+def test_words_in_a_file_command_nothing(here, tmp_path):
+    """Whatever it says of itself, in text and as JSON."""
+    odd = "\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e[red]"
+    tensors, metadata = storage.load("model", KIND)
+    for key in ("target_because", "recipe", "device", "scaling"):
+        metadata["plan"][key] += odd
+    metadata["versions"]["torch"] += odd
+    metadata["validation"][odd] = 1.0
+    storage.save(tmp_path / "m", KIND, tensors, metadata)
+    for arguments in ([], ["--json"]):
+        told = good("info", str(tmp_path / "m"), *arguments).stdout
+        assert all(c.isprintable() or c == "\n" for c in told)
+        assert told.count("pwned") == 6
+        assert told.count("[red]") == 6
+    assert json.loads(told)["versions"]["torch"].endswith(odd)
 
 
 def test_what_is_no_model_is_one_line(here):

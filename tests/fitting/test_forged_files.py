@@ -213,6 +213,23 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
         ]
     },
     **{f"held out {value!r}": put("plan", "hold_out", "parts", value=value) for value in ("2", None, True)},
+    **{
+        f"plan {'.'.join(map(str, keys))}={value!r}": put("plan", *keys, value=value)
+        for keys, values in [
+            *(((key,), (None, 3, [], {})) for key in ("recipe", "scaling", "target", "target_because", "device")),
+            *(((key,), ("1", [], {}, 1.5)) for key in ("threads", "jobs", "race_steps", "epoch_rows")),
+            *((("hold_out", key), ("1", {}, [], None)) for key in ("parts", "fraction")),
+            (("hold_out", "fraction"), (10**400,)),
+            (("member_threads",), (1, "x", None)),
+            (("copies_limit",), ("1", {})),
+            (("warnings",), (None, 3)),
+            *((("candidates", 0, key), ("1", {}, None)) for key in ("members", "calibrate", "one_by_one")),
+            (("candidates", 0, "weights"), ("nan", [["1", "2"]], [[None, 1]], 3, [1, 2])),
+            *((("candidates", 0, "settings", key), ("x", [], None)) for key in ("compile", "fused", "learning_rate")),
+        ]
+        for value in values
+    },
+    "a plan's method": put("plan", "candidates", 0, "architecture", "method", value="x"),
     **{f"validation={value!r}": put("validation", value=value) for value in (None, 3, ["mae"], {"mae": "x"})},
 }
 

@@ -95,7 +95,8 @@ def workers(device: str = "auto") -> Iterator[Team]:
 
 
 def print_json(record: dict[str, Any]) -> None:
-    typer.echo(json.dumps(_finite(record), allow_nan=False, indent=2, ensure_ascii=False))
+    text = json.dumps(_finite(record), allow_nan=False, indent=2, ensure_ascii=False)
+    typer.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def _finite(value: Any) -> Any:
@@ -125,7 +126,7 @@ def score_table(title: str, scores: Mapping[str, float]) -> Any:
         metric = max((one for one in _SCORES if name == one or name.startswith(f"{one}_")), key=len, default="")
         words, output = _SCORES.get(metric, name), name.removeprefix(metric).removeprefix("_") if metric else ""
         value = per_cent(scores[name], 1) if metric in _SHARES else f"{scores[name]:.5g}"
-        table.add_row(Text(f"{words}: {one_line(output)}" if output else words), value)
+        table.add_row(Text(one_line(f"{words}: {output}" if output else words)), value)
     return table
 
 

@@ -106,8 +106,12 @@ def complain(message: str, kind: str = "error") -> None:
 
 
 def one_line(message: str) -> str:
-    words = " ".join(message.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+    return printable(" ".join(message.split()))
+
+
+def printable(text: str) -> str:
+    """What others have written, without anything that a terminal would obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _let_go_of_stdout() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from deepbasis.cli.common import console, load_model, print_json, score_table, text_table
-from deepbasis.cli.failures import one_line
+from deepbasis.cli.failures import one_line, printable
 from deepbasis.cli.options import Debug, Json, Model
 from deepbasis.errors import counted
 from deepbasis.tables.places import KINDS
@@ -89,7 +89,7 @@ def _print_info(known: dict[str, Any]) -> None:
     wide = counted(len(columns), "column")
     typer.echo(f"{known['model']} predicts {name} ({target['kind']}{transform}{_beside(target)})")
     typer.echo(f"fitted to {counted(known['rows'], 'row')} of {wide}; {known['bytes']:,} bytes")
-    typer.echo(", ".join(f"{program} {version}" for program, version in known["versions"].items()))
+    typer.echo(one_line(", ".join(f"{program} {version}" for program, version in known["versions"].items())))
     table = text_table("Columns", ["", "kind", "gaps", "encoded columns"])
     for column in columns:
         is_category = column["kind"] == "categorical" and not column["left_out"]
@@ -105,7 +105,7 @@ def _print_info(known: dict[str, Any]) -> None:
     screen.print(score_table("Rows held out of the fit", known["validation"]))
     typer.echo("The plan, of which candidate {chosen} was chosen:".format(**known))
     for line in known["plan"]:
-        typer.echo(f"  {line}")
+        typer.echo(f"  {printable(line)}")
 
 
 def _beside(target: dict[str, Any]) -> str:

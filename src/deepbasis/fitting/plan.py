@@ -6,19 +6,23 @@ candidates won.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from html import escape
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import Settings
-from deepbasis.errors import counted
+from deepbasis.errors import check_number, counted
 from deepbasis.gp.build import build
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.registry import LIKELIHOODS
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -121,12 +125,10 @@ class Candidate:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Candidate:
-        weights = tuple((float(alpha), float(beta)) for alpha, beta in record["weights"])
-        parts = {
-            "architecture": Architecture(**record["architecture"]),
-            "settings": Settings(**_plain(Settings, record["settings"])),
-        }
-        return cls(**{**_plain(cls, record), **parts, "weights": weights})
+        weights = tuple((check_number("alpha", one), check_number("beta", other)) for one, other in record["weights"])
+        architecture, settings = _read(Architecture, record["architecture"]), _read(Settings, record["settings"])
+        METHODS.check("method", architecture.method)
+        return _read(cls, {**record, "architecture": architecture, "settings": settings, "weights": weights})
 
 
 @dataclass(frozen=True)
@@ -241,22 +243,30 @@ class Plan:
             kernel = record["distance"]["kernel"]
             several = float(record["distance"]["disagreement"])
             distance = Widening(several, None if kernel is None else Candidate.from_json(kernel))
-        return cls(
-            **{
-                **_plain(cls, record),
-                "hold_out": HoldOut(**_plain(HoldOut, record["hold_out"])),
-                "candidates": tuple(candidates),
-                "warnings": tuple(record["warnings"]),
-                "distance": distance,
-            }
-        )
+        parts = {
+            "hold_out": _read(HoldOut, record["hold_out"]),
+            "candidates": tuple(candidates),
+            "warnings": tuple(map(str, record["warnings"])),
+            "distance": distance,
+        }
+        return _read(cls, {**record, **parts})
 
 
-def _plain(cls: type, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a file says of such a value, once its flags, whole numbers and words are such."""
-    kinds = {"bool": bool, "int": int, "str": str}
-    for one in fields(cls):
-        kind = kinds.get(str(getattr(one.type, "__name__", one.type)))
-        if kind is not None and one.name in record and type(record[one.name]) is not kind:
-            raise ValueError(f"{one.name} of its plan is {record[one.name]!r}")
-    return record
+def _read(cls: Callable[..., T], record: Mapping[str, Any]) -> T:
+    """An object from what a file says of it: numbers, flags and words must be what its fields are."""
+    hints = get_type_hints(cls)
+    for name, value in record.items():
+        hint = hints.get(name)
+        types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        if all(one in _PLAIN for one in types) and not any(_PLAIN[one](value) for one in types):
+            raise ValueError(f"its {name} is {value!r:.80}")
+    return cls(**record)
+
+
+_PLAIN: dict[Any, Callable[[Any], bool]] = {
+    int: lambda value: type(value) is int,
+    float: lambda value: type(value) in (int, float) and abs(value) <= sys.float_info.max,
+    bool: lambda value: type(value) is bool,
+    str: lambda value: type(value) is str,
+    type(None): lambda value: value is None,
+}
