@@ -241,8 +241,8 @@ class Watch:
         where = "; ".join(named) if named else "no column alone, but their combinations"
         share = per_cent(self.unlike / self.looked)
         warnings.warn(
-            f"about {share} of the rows are unlike those that the model was fitted to, and its intervals may be too narrow "
-            f"there; what differs: {where}. predict_novelty (--novelty) says which rows",
+            f"about {share} of the rows are unlike those that the model was fitted to, and its intervals may be too "
+            f"narrow there; what differs: {where}. predict_novelty (--novelty) says which rows",
             NoveltyWarning,
             stacklevel=stacklevel,
         )
