@@ -11,7 +11,7 @@ import pytest
 
 from deepbasis import DeepBasisRegressor, TableWarning
 from deepbasis.explain import Sample, importance
-from deepbasis.fitting.files import evaluate_file
+from deepbasis.fitting.known import evaluate_file
 from support.command import SMALL, good
 from support.regressors import easy, small
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from deepbasis.engine import device as devices
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.errors import InputError, warn_of_table
+from deepbasis.fitting.blocks import Encode, components
 from deepbasis.fitting.budget import (
     Budget,
     column_kinds,
@@ -29,7 +30,6 @@ from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.distribution import PredictiveDistribution
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.kinds import CROSS, SHARE
-from deepbasis.fitting.known import Encode, components
 from deepbasis.fitting.novelty import Watch
 from deepbasis.fitting.outputs import distribution_of
 from deepbasis.fitting.plan import Plan

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import torch
-
+from deepbasis.fitting.blocks import Encode, components
 from deepbasis.fitting.budget import Machine, check_fits
 from deepbasis.fitting.distribution import PredictiveDistribution, scores
 from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
 from deepbasis.fitting.targets import bound_columns
 from deepbasis.fitting.update import NewRows, Scores, check_learns, update
-from deepbasis.tables.arrow import FileBlock
-from deepbasis.tables.cells import OddCells
 from deepbasis.tables.predictions import input_names, open_inputs
 from deepbasis.tables.roles import Roles, read_known
 from deepbasis.tables.targets import group_names
@@ -24,27 +20,6 @@ _ROW_NUMBERS, _COMPONENT_NUMBERS, _EDGE_NUMBERS = 24, 8, 6
 edge between the values of a discrete target. Measured."""
 _LEARNED_NUMBERS, _ROLE_NUMBERS, _GROUP_NUMBERS = 8, 4, 16
 """The same while a model learns: of a row, of each of its columns that is no input, and of the name of its group."""
-
-
-@dataclass(frozen=True)
-class Encode:
-    """From a block of a file to what the model's members take."""
-
-    fitted: Fitted
-    names: Sequence[str]
-    odd: OddCells = field(default_factory=OddCells)
-
-    def __call__(self, block: FileBlock) -> torch.Tensor:
-        with block.located():
-            found = self.fitted.preprocessor.completed(map(block.column, self.names), len(block))
-            x = self.fitted.preprocessor.encoded(found, self.odd)
-        return torch.from_numpy(x).to(self.fitted.ensemble.stack.dtype)
-
-
-def components(fitted: Fitted) -> int:
-    """Of the mixture that a row's prediction is, of all outputs together."""
-    scales = 1 if fitted.calibration is None else len(fitted.calibration.scales)
-    return max(1, len(fitted.target.outputs)) * len(fitted.models) * scales
 
 
 def evaluate_file(
