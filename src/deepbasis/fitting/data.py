@@ -24,7 +24,7 @@ from deepbasis.fitting.plan import Facts, Plan
 from deepbasis.fitting.spec import OUTPUTS, Spec
 from deepbasis.fitting.start import straight_line
 from deepbasis.fitting.targets import outputs_scaler, target_scaler
-from deepbasis.gp.counts import RATE
+from deepbasis.gp.rates import RATE
 from deepbasis.tables.labels import Labels
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise

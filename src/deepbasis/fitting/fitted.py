@@ -31,13 +31,13 @@ from deepbasis.gp import learning
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.classes import Classes
 from deepbasis.gp.conformal import Conformal
-from deepbasis.gp.counts import RATE
 from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.exact import Statistics
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.outputs import Outputs, OutputsCalibration
 from deepbasis.gp.predictive import GaussianMixture, Predictive
+from deepbasis.gp.rates import RATE
 from deepbasis.gp.warped import Warped
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.scaler import Several, TargetScaler

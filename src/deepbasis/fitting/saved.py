@@ -25,9 +25,9 @@ from deepbasis.fitting.spec import COUNTS, Spec
 from deepbasis.gp import learning
 from deepbasis.gp.calibration import Calibration
 from deepbasis.gp.conformal import Conformal
-from deepbasis.gp.counts import RATE
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.outputs import OutputsCalibration
+from deepbasis.gp.rates import RATE
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.scaler import TargetScaler
 

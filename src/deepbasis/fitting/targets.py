@@ -16,8 +16,8 @@ from deepbasis.fitting.recipe import RECIPES
 from deepbasis.fitting.simple import FEWEST_ROWS, SimpleModels
 from deepbasis.fitting.spec import COUNTS, EXACT, GAUSSIAN, INPUT, OUTPUTS, WIDEN, Spec
 from deepbasis.fitting.values import choose_values
-from deepbasis.gp.counts import Rate
 from deepbasis.gp.methods import METHODS
+from deepbasis.gp.rates import Rate
 from deepbasis.gp.warps import Log
 from deepbasis.tables.scaler import Several, TargetScaler
 from deepbasis.tables.source import Source

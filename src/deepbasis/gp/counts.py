@@ -5,9 +5,8 @@ r + a r^2; a is 0 for a Poisson. A target is (score, count, offset): the score i
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -21,7 +20,6 @@ from deepbasis.gp.likelihoods import NOISE_FLOOR, GaussianLikelihood, Moments, T
 from deepbasis.gp.predictive import Levels, Predictive, Rows, Targets, as_levels, as_targets, at_rows
 from deepbasis.gp.warps import normal_rule
 
-RATE = "rate"
 _NODES, _SHARES = (torch.from_numpy(one) for one in np.polynomial.hermite_e.hermegauss(32))
 _LOG_SHARES = (_SHARES / _SHARES.sum()).log() + 0.5 * (_NODES.square() + math.log(2.0 * math.pi))
 _LARGEST = 80.0  # log of a rate: in float32 exp(88) is the last
@@ -31,7 +29,6 @@ _FARTHEST, _MOST_NODES = 7.0, 1_001  # of f: nodes to a standard deviation, and 
 _MOST, _LEFT = 100_000, 1e-7  # values that are listed, unless less than this is left
 _TAIL = 1e-13  # below and above the values that a score adds up
 _NUMBERS_AT_A_TIME = 2**18
-_LARGEST_BASE = 1e150
 
 
 class NegativeBinomialLikelihood(nn.Module):
@@ -144,46 +141,6 @@ def _mode(count: Tensor, mean: Tensor, var: Tensor, a: Tensor) -> tuple[Tensor, 
     share = torch.sigmoid(f - k.log())
     width = ((count + k) * share * (1.0 - share) + 1.0 / var).rsqrt()
     return torch.where(a > 0, f, poisson), torch.where(a > 0, width, (var / (1.0 + w)).sqrt())
-
-
-@dataclass(frozen=True)
-class Rate:
-    """f is the log of a rate, in units of `base`: that of all rows together."""
-
-    base: float
-    exposure: str | None = None
-    """The column that says what each count was counted over, where it has a name."""
-    exposed: bool = False
-    """Whether there was such an exposure, with a name or without."""
-
-    def __post_init__(self) -> None:
-        if self.exposure is not None and not self.exposed:
-            raise InputError("the exposure of a count has a name, and there is none")
-        if not 1.0 / _LARGEST_BASE <= self.base <= _LARGEST_BASE:
-            raise InputError(f"the rate of a count must be a number from {1 / _LARGEST_BASE:g} to {_LARGEST_BASE:g}")
-
-    def forward(self, y: Tensor) -> Tensor:
-        return ((y + 0.5) / self.base).log()
-
-    def inverse(self, u: Tensor) -> Tensor:
-        return self.base * u.exp()
-
-    def observed(self, y: Tensor, exposure: Tensor) -> Float[Tensor, "n 3"]:
-        """What a likelihood takes."""
-        offset = (exposure * self.base).log()
-        return torch.stack([(y + 0.5).log() - offset, y, offset], 1)
-
-    def state(self) -> dict[str, Any]:
-        return {"kind": RATE, **asdict(self)}
-
-    @classmethod
-    def from_state(cls, record: Mapping[str, Any]) -> "Rate":
-        exposure, exposed = record["exposure"], record["exposed"]
-        if not isinstance(exposure, str | None):
-            raise InputError(f"the exposure of a count must be the name of a column, got {exposure!r}")
-        if type(exposed) is not bool:
-            raise InputError(f"whether a count has an exposure is true or false, got {exposed!r}")
-        return cls(float(record["base"]), exposure, exposed)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deepbasis.gp.counts import RATE
+from deepbasis.gp.rates import RATE
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.columns import Array, Column, Mask
 from deepbasis.tables.preprocessing import Preprocessor

@@ -11,12 +11,14 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepbasis.errors import InputError
 from deepbasis.tables.output import writing
 from deepbasis.tables.places import find_places, fixed_part, is_many
-from deepbasis.tables.source import Source
+
+if TYPE_CHECKING:
+    from deepbasis.tables.source import Source
 
 RECORD = b"deepbasis"
 """Where a part says what it was made from, in its metadata."""

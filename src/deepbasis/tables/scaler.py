@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepbasis.errors import FileFormatError, InputError
-from deepbasis.gp.counts import RATE, Counts, Rate
+from deepbasis.gp.counts import Counts
 from deepbasis.gp.discrete import KINDS, Discrete, Steps
 from deepbasis.gp.intervals import FARTHEST
 from deepbasis.gp.outputs import MOST_OUTPUTS, Outputs
 from deepbasis.gp.predictive import Predictive
+from deepbasis.gp.rates import RATE, Rate
 from deepbasis.gp.warped import Warped
 from deepbasis.gp.warps import Log, Warp, warp_from_state
 from deepbasis.tables.encoders import masses, mean_and_std
