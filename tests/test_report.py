@@ -202,7 +202,7 @@ def test_a_perfect_forecast_of_counts_is_flat(model):
     sample = Sample.of(model.fitted_, X.rename(columns={"size": SCRIPT}))
     alone = " ".join(numbers.calibration(model.fitted_, dist, y, sample))
     assert float(re.findall(r"at most ([\d.]+) from the diagonal", alone)[0]) <= 0.03
-    tenths = re.findall(r"(\d+)% of the rows in the lowest tenth, (\d+)% in the highest", alone)[0]
+    tenths = re.findall(r"(\d+) % of the rows in the lowest tenth, (\d+) % in the highest", alone)[0]
     assert all(8 <= int(tenth) <= 12 for tenth in tenths)  # three standard errors are 1.4
 
 

@@ -77,9 +77,9 @@ def test_bad_input(tables: Path) -> None:
         ("predict", "model", "new.csv", "--coverage", "0.9"): "this model predicts classes",
         ("predict", "model", "new.csv", "--quantiles", "0.9"): "this model predicts classes",
         ("evaluate", "model", "tea.csv", "-t", "food"): "'tea' in row 0",
-        ("evaluate", "model", "hole.csv", "-t", "food"): "the first in row 3",
+        ("evaluate", "model", "hole.csv", "-t", "food"): "in row 3",
         ("fit", "tea.csv", "-t", "food", "--out", "other", *FIT): "has one class only, 'tea'",
-        ("fit", "hole.csv", "-t", "food", "--out", "other", *FIT): "the first in row 3",
+        ("fit", "hole.csv", "-t", "food", "--out", "other", *FIT): "in row 3",
         ("fit", "train.csv", "-t", "food", "--out", "other", "--target-transform", "log", *FIT): "must hold numbers",
         (
             "fit",

@@ -11,7 +11,7 @@ from deepbasis.fitting.fitted import KIND
 from support.command import SMALL, assert_one_line, good, run
 from support.regressors import small
 
-NOTHING_BESIDE = {"lower": None, "upper": None, "exposure": None}
+NOTHING_BESIDE = {"lower": None, "upper": None, "exposure": None, "outputs": []}
 
 
 def test_the_file_knows_its_target_and_its_columns(here):

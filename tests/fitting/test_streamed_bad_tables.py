@@ -37,7 +37,7 @@ def with_cell(column: str, row: int, value: Any) -> Callable[[pd.DataFrame], pd.
     [
         (
             with_cell("price", 33, np.nan),
-            r"'price' of '.*part-1.parquet' has 1 .* NaN \(missing\), the first in row 33 \(",
+            r"'price' of '.*part-1.parquet' has 1 .* NaN \(missing\), in row 33 \(",
         ),
         (with_cell("price", 45, 1e200), r"'price' of '.*part-1.parquet' is 1e\+200 in row 45 \(counting from 0\)"),
         (

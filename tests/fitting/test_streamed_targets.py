@@ -154,5 +154,5 @@ def test_bad_cells_are_named_with_their_row(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"y is 0\.5 in row .*: a count is a whole number"):
         fitted(tmp_path / "half.parquet", "poisson")
     bad.assign(cost=bad["cost"].where(bad.index != 7)).to_parquet(tmp_path / "hole.parquet")
-    with pytest.raises(InputError, match=r"target column 'cost' of .* NaN \(missing\), the first in row 7"):
+    with pytest.raises(InputError, match=r"target column 'cost' of .* NaN \(missing\), in row 7"):
         fitted(tmp_path / "hole.parquet", "outputs")

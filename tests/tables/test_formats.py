@@ -52,7 +52,7 @@ def predict(block):
     return [size, size, size - 1, size + 1]
 
 work = PartFiles(source, ["size"], predict, PredictionColumns(), ["order"], "a model", 7)
-paths = part_paths(source, "out")
+paths = part_paths([file.place for file in source.files], "out")
 assert [str(path) for path in paths] == ["out/part-0.parquet", "out/part-1.parquet"]
 assert [work.write(k, path) for k, path in enumerate(paths)] == [True, True]
 assert [work.write(k, path) for k, path in enumerate(paths)] == [False, False]

@@ -96,7 +96,7 @@ def test_an_infinite_number_is_named_by_its_row_of_the_table():
     table = numbers()
     preprocessor = fitted(table)
     table.loc[150, "b"] = np.inf
-    with pytest.raises(InputError, match=r"column 'b' has 1 infinite value\(s\) \(inf\), the first in row 150"):
+    with pytest.raises(InputError, match=r"column 'b' has 1 infinite value \(inf\), in row 150"):
         list(preprocessor.chunks(table, 7))
 
 

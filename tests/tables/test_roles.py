@@ -76,9 +76,9 @@ BAD_CELLS = {
         "n.a. yet",
         r"^target column 'price' of '.*t.csv' must hold numbers, got 'n.a. yet' in row 33 \(",
     ),
-    "hole": ("price", None, r"^target column 'price' of '.*t.csv' has 1 value\(s\) that are NaN .* row 33 \("),
+    "hole": ("price", None, r"^target column 'price' of '.*t.csv' has 1 value that is NaN .* row 33 \("),
     "huge": ("price", 1e200, r"^target column 'price' of '.*t.csv' is 1e\+200 in row 33 \("),
-    "weight": ("weight", -1, r"^weight column 'weight' of '.*t.csv' has 1 value\(s\) that are negative.* row 33 \("),
+    "weight": ("weight", -1, r"^weight column 'weight' of '.*t.csv' has 1 value that is negative.* row 33 \("),
     "word": ("weight", "two", r"^weight column 'weight' of '.*t.csv' must hold numbers, got 'two' in row 33 \("),
 }
 

@@ -40,12 +40,12 @@ def _record(fitted: Fitted, path: Path) -> dict[str, Any]:
         "bytes": path.stat().st_size,
         "target": {
             "name": ", ".join(fitted.target.outputs) or fitted.target_name,
-            "outputs": list(fitted.target.outputs),
             "kind": _TARGETS.get(fitted.target.name, fitted.target.name),
             "transform": fitted.target.name,
             "lower": fitted.target.lower,
             "upper": fitted.target.upper,
             "exposure": fitted.target.exposure,
+            "outputs": list(fitted.target.outputs),
         },
         "rows": fitted.rows,
         "columns": [
@@ -79,7 +79,7 @@ def _print_info(known: dict[str, Any]) -> None:
     from rich.text import Text
 
     target, columns = known["target"], known["columns"]
-    names = target["outputs"] or ([] if target["name"] is None else [target["name"]])
+    names = target.get("outputs") or ([] if target["name"] is None else [target["name"]])
     name = " and ".join(f"'{one_line(one)}'" for one in names) or "a target without a name"
     transform = (
         ""

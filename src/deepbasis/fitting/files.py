@@ -174,7 +174,7 @@ def predict_files(
     Parts of files that are no longer there are removed. `exposure` is the column of what is counted over.
     """
     source = open_inputs(data, fitted.preprocessor, ids, fitted.exposure_columns(exposure))
-    paths = part_paths(source, out)
+    paths = part_paths([file.place for file in source.files], out)
     check_not_read_again(data, out, paths)
     mine = range(team.rank, len(paths), team.size)
     with RowCounter(sum(source.file_rows[file] for file in mine), visible and team.first, "predicting") as progress:

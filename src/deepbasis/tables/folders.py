@@ -11,33 +11,30 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deepbasis.errors import InputError
 from deepbasis.tables.output import writing
-from deepbasis.tables.places import find_places, fixed_part, is_many
-
-if TYPE_CHECKING:
-    from deepbasis.tables.source import Source
+from deepbasis.tables.places import Place, find_places, fixed_part, is_many
 
 RECORD = b"deepbasis"
 """Where a part says what it was made from, in its metadata."""
 _MANIFEST = "_parts.json"  # files whose names begin so are no tables
 
 
-def part_paths(source: Source, out: str | os.PathLike[str]) -> list[Path]:
+def part_paths(places: Sequence[Place], out: str | os.PathLike[str]) -> list[Path]:
     """Where each file's predictions go: its name below `out`, ending in .parquet."""
-    read = {_inode(Path(file.place.path)) for file in source.files if file.place.filesystem is None}
+    read = {_inode(Path(place.path)) for place in places if place.filesystem is None}
     paths: dict[Path, None] = {}
-    for file in source.files:
-        if ".." in Path(file.place.stem).parts:
+    for place in places:
+        if ".." in Path(place.stem).parts:
             raise InputError(
-                f"{file.place.name} lies outside the folder that the pattern begins with, and so would its "
+                f"{place.name} lies outside the folder that the pattern begins with, and so would its "
                 "predictions: give a pattern without '..' behind a wildcard"
             )
-        path = Path(out) / f"{file.place.stem}.parquet"
+        path = Path(out) / f"{place.stem}.parquet"
         if path in paths:
-            raise InputError(f"two tables would both be predicted to '{path}': rename {file.place.name}")
+            raise InputError(f"two tables would both be predicted to '{path}': rename {place.name}")
         if path.exists() and _inode(path) in read:
             raise InputError(f"cannot write '{path}': it is also read; choose another folder for the output")
         paths[path] = None
