@@ -18,6 +18,7 @@ from deepbasis.cli.options import (
     Decimal,
     Encoding,
     Model,
+    SafeCsv,
     Separator,
     option,
     options_named,
@@ -81,14 +82,7 @@ def predict(
     exposure: Annotated[
         str | None, option("COLUMN", "Counts over so much, for a model of rates; by default over 1.", ROLES)
     ] = None,
-    safe_csv: Annotated[
-        bool,
-        typer.Option(
-            "--safe-csv",
-            help="Put an apostrophe before text copied to a CSV that a spreadsheet may take for a formula.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    safe_csv: SafeCsv = False,
     separator: Separator = "",
     decimal: Decimal = "",
     encoding: Encoding = "",
