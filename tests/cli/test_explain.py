@@ -48,6 +48,21 @@ def test_without_targets_there_is_no_score(here, tmp_path):
     assert "CRPS" not in told
 
 
+def test_names_like_formulas_are_quoted_where_that_is_asked_for(tmp_path):
+    table = pd.DataFrame({"=1+1": np.arange(40.0), "size": np.arange(40.0) % 7, "price": np.arange(40.0)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    model, out = str(tmp_path / "m"), tmp_path / "i.csv"
+    good("fit", str(tmp_path / "t.csv"), "-t", "price", "--out", model, *SMALL)
+    words = ["explain", model, str(tmp_path / "t.csv"), *FEW, "--out", str(out)]
+    good(*words)
+    plain = pd.read_csv(out)
+    good(*words, "--safe-csv")
+    assert sorted(plain["column"]) == ["=1+1", "size"]
+    quoted = plain.assign(column=plain["column"].replace("=1+1", "'=1+1"))
+    pd.testing.assert_frame_equal(pd.read_csv(out), quoted)
+    assert_one_line(run(*words[:-2], "--safe-csv"), ["--safe-csv is for importances that are written as CSV"])
+
+
 def test_bad_input_is_one_line(here):
     assert_one_line(run("explain", "model", "n*.csv"), ["TABLE 'n*.csv' is a folder or a pattern", "takes one file"])
     assert_one_line(run("explain", "model", "new.csv", "--plot", "x.jpg"), ["x.jpg", ".png"])

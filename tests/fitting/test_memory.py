@@ -141,6 +141,20 @@ def test_never_streamed_and_too_large_is_refused(folder):
         small().fit_dataset(folder, "price", drop=DROP, stream=False, memory=limit)
 
 
+@pytest.mark.parametrize("stream", [None, True, False])
+def test_a_limit_that_leaves_nothing_is_refused_before_the_table_is_opened(tmp_path, folder, stream):
+    """A .csv.gz of a few megabytes may take a minute to look at. Here there is none to open."""
+    table = pd.read_parquet(folder / "part-0.parquet")
+    model, none = small(epochs=1).fit(table[["size"]], table["price"]), tmp_path / "none.csv"
+    for use in (
+        lambda: small().fit_dataset(none, "price", stream=stream, memory="1MiB"),
+        lambda: model.predict_dataset(none, tmp_path / "out", memory="1MiB"),
+        lambda: predict_file(model.fitted_, none, "-", PredictionColumns(), memory="1MiB"),
+    ):
+        with pytest.raises(InputError, match=r"memory of 1 MiB is too little: .* are taken before a row is read"):
+            use()
+
+
 def test_members_of_a_table_in_memory_train_in_the_room_that_there_is():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 3))

@@ -82,10 +82,26 @@ def test_without_pyarrow_files_are_not_read(tmp_path, monkeypatch):
 
 
 def test_no_copied_text_looks_like_a_formula():
-    cells = ["=1+1", "+a", "-2", "@sum", "\tx", "\rx", "plain", "a=b", "", None, "'quoted"]
-    frame = pd.DataFrame({"=id": cells, "number": -1.5, "count": range(-5, 6), "mean": -1.0})
+    full_width = [f"{chr(ord(sign) + 0xFEE0)}1" for sign in "=+-@"]
+    odd = [
+        "=1+1",
+        "+a",
+        "-2",
+        "@sum",
+        "\tx",
+        "\rx",
+        "\nx",
+        "\n=1",
+        " =1",
+        "\ufeff=1",
+        "\x00=1",
+        "\u200b=1",
+        *full_width,
+    ]
+    cells = [*odd, "plain", "a=b", "", None, "'quoted", " ", "x"]
+    frame = pd.DataFrame({"=id": cells, "number": -1.5, "count": range(len(cells)), "mean": -1.0})
     told = without_formulas(frame, ["=id", "number", "count"])
     assert list(told.columns) == ["'=id", "number", "count", "mean"]
-    expected = ["'=1+1", "'+a", "'-2", "'@sum", "'\tx", "'\rx", "plain", "a=b", "", None, "'quoted"]
+    expected = [*(f"'{cell}" for cell in odd), *cells[len(odd) :]]
     assert [None if pd.isna(cell) else cell for cell in told["'=id"]] == expected
     pd.testing.assert_frame_equal(told[["number", "count", "mean"]], frame[["number", "count", "mean"]])

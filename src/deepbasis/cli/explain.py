@@ -21,11 +21,12 @@ from deepbasis.cli.options import (
     KnownExposure,
     KnownTarget,
     Model,
+    SafeCsv,
     Separator,
     option,
     options_named,
 )
-from deepbasis.errors import counted
+from deepbasis.errors import InputError, counted
 from deepbasis.registry import FORMATS
 from deepbasis.tables.output import check_output, write_tables, writing
 
@@ -48,6 +49,7 @@ def explain(
     rows: Annotated[int, option("INTEGER", "Rows of TABLE to use at most, evenly spaced.", _EXPLAINING, min=2)] = 1_000,
     repeats: Annotated[int, option("INTEGER", "Shuffles of each column.", _EXPLAINING, min=1)] = 5,
     seed: Annotated[int, option("INTEGER", "Seed of the shuffles.", _EXPLAINING, min=0)] = 0,
+    safe_csv: SafeCsv = False,
     separator: Separator = "",
     decimal: Decimal = "",
     encoding: Encoding = "",
@@ -65,6 +67,8 @@ def explain(
     [bold]deepbasis explain[/bold] model.safetensors test.csv --json | jq '.importance[0].column'
     """
     one_table(table, "explain", "TABLE")
+    if safe_csv and (out is None or out.lower().endswith(".parquet")):
+        raise InputError("--safe-csv is for importances that are written as CSV: leave it out, or give --out FILE.csv")
     for path, endings in ((out, tuple(FORMATS)), (plot, (".png",))):
         if path is not None:
             check_output(path, endings=endings, inputs=[model, table])
@@ -90,7 +94,10 @@ def explain(
     if out is not None:
         import pandas as pd
 
-        write_tables([pd.DataFrame([asdict(one) for one in found]).dropna(axis=1)], out)
+        from deepbasis.tables.predictions import without_formulas
+
+        told = pd.DataFrame([asdict(one) for one in found]).dropna(axis=1)
+        write_tables([without_formulas(told, ["column"]) if safe_csv else told], out)
     if as_json:
         print_json(
             {

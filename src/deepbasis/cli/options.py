@@ -75,6 +75,14 @@ Decimal = Annotated[str, option(".|,", "Decimal separator of a CSV; by default d
 Encoding = Annotated[
     str, option("NAME", "Encoding of a CSV, such as cp1252; by default detected.", TEXT, show_default=False)
 ]
+SafeCsv = Annotated[
+    bool,
+    typer.Option(
+        "--safe-csv",
+        help="Put an apostrophe before text copied to a CSV that a spreadsheet may take for a formula.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model that 'deepbasis fit' wrote.", show_default=False)]
 
 

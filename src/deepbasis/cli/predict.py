@@ -18,6 +18,7 @@ from deepbasis.cli.options import (
     Decimal,
     Encoding,
     Model,
+    SafeCsv,
     Separator,
     option,
     options_named,
@@ -84,14 +85,7 @@ def predict(
             "COLUMN", "How long, or over how much, to predict each count, for a model of rates; by default 1.", ROLES
         ),
     ] = None,
-    safe_csv: Annotated[
-        bool,
-        typer.Option(
-            "--safe-csv",
-            help="Put an apostrophe before copied text that a spreadsheet could run as a formula.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    safe_csv: SafeCsv = False,
     separator: Separator = "",
     decimal: Decimal = "",
     encoding: Encoding = "",

@@ -124,6 +124,15 @@ def fits_in_memory(need: int, memory: int | None, machine: Machine | None = None
     return need <= (machine.free // 2 if memory is None else memory - machine.taken)
 
 
+def allowed_memory(memory: Any, machine: Machine | None = None) -> int | None:
+    """What `parse_memory` gives, refused if this process alone takes as much: to open a table may take long."""
+    limit = parse_memory(memory)
+    taken = 0 if limit is None else (machine or Machine.now()).taken
+    if limit is not None and limit <= taken:
+        raise Budget(limit, taken, _LEAST).too_little(taken + 4 * _LEAST)
+    return limit
+
+
 def check_fits(source: Source, row_bytes: int, machine: Machine | None = None) -> None:
     """Refuse a table of which so much is held for each row, if it is more than half of what is free."""
     machine, need = machine or Machine.now(), source.rows * row_bytes + source.open_bytes
@@ -181,7 +190,7 @@ class Budget:
             limit, room = memory, memory - _PROCESS
         budget = cls(limit, machine.taken + taken, max(room - taken, _LEAST))
         if budget.left < _LEAST:
-            raise budget._too_little(budget.taken + 4 * _LEAST)
+            raise budget.too_little(budget.taken + 4 * _LEAST)
         return budget
 
     @property
@@ -200,14 +209,14 @@ class Budget:
         buffer_rows = min(max(self.room // 4 // max(encoded, 1), block_rows), _BUFFER_ROWS) if mixing else 0
         missing = block_rows * while_read + buffer_rows * encoded - self.left
         if missing > 0:  # of each byte more at most 3 of 8 go into larger sizes, and a third of the rest into members
-            raise self._too_little(self.limit + missing * 12 // 5)
+            raise self.too_little(self.limit + missing * 12 // 5)
         return Sizes(block_rows, buffer_rows)
 
     def members_at_a_time(self, members: int, bytes_per_member: int) -> int:
         """How many may train together within a third of the room."""
         return min(members, max(1, self.room // 3 // bytes_per_member))
 
-    def _too_little(self, enough: int) -> InputError:
+    def too_little(self, enough: int) -> InputError:
         digit = GIB // 10 if enough >= GIB else 2**20  # the last digit that `words` shows
         enough += -enough % digit
         return InputError(

@@ -18,6 +18,7 @@ from deepbasis.errors import InputError, warn_of_table
 from deepbasis.fitting.blocks import Encode, components
 from deepbasis.fitting.budget import (
     Budget,
+    allowed_memory,
     column_kinds,
     fits_in_memory,
     parse_memory,
@@ -82,7 +83,7 @@ def prepare_files(
 
     `classes` says whether the target is one; None: if it holds no numbers. `say` is told what columns were taken for.
     """
-    limit = parse_memory(options.memory)
+    limit = allowed_memory(options.memory)
     if options.checkpoint is not None and spec.random_state is None:
         raise InputError("checkpoint needs a random_state (--seed): only a run with the same seed can be resumed")
     if options.checkpoint is not None and spec.time_limit is not None:
@@ -173,6 +174,7 @@ def predict_files(
 
     Parts of files that are no longer there are removed. `exposure` is the column of what is counted over.
     """
+    memory = allowed_memory(memory)
     source = open_inputs(data, fitted.preprocessor, ids, fitted.exposure_columns(exposure))
     paths = part_paths([file.place for file in source.files], out)
     check_not_read_again(data, out, paths)
@@ -201,6 +203,7 @@ def predict_file(
     safe_csv: bool = False,
 ) -> None:
     """One file into one file; "-" is standard output. With `safe_csv` no copied text looks like a formula."""
+    memory = allowed_memory(memory)
     source = open_inputs(data, fitted.preprocessor, ids, fitted.exposure_columns(exposure))
     source.check_rows()
     watch, odd = Watch(fitted.novelty, fitted.preprocessor), OddCells()

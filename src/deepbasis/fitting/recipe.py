@@ -106,6 +106,8 @@ class Recipe:
     """The fewest pieces that streamed training is cut into, with a validation and a checkpoint after each."""
     patience_share: float
     """Epochs without improvement after which a member stops, as a share of all epochs."""
+    class_patience_share: float
+    """The same for classes, which networks soon begin to overfit."""
     copies_limit: float | None
     """Copies of an input among the validation rows count as at most this many average inputs."""
     calibrate: bool
@@ -218,6 +220,7 @@ RECIPES: Registry[Recipe] = Registry(
             stream_steps=20_000,
             stream_epochs=20,
             patience_share=0.5,
+            class_patience_share=0.15,
             copies_limit=3.0,
             calibrate=True,
             start_from_data=True,
@@ -257,6 +260,7 @@ RECIPES: Registry[Recipe] = Registry(
             stream_steps=10**9,
             stream_epochs=400,
             patience_share=1.0,
+            class_patience_share=1.0,
             copies_limit=None,
             calibrate=False,
             start_from_data=False,

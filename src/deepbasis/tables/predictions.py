@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -28,8 +29,9 @@ from deepbasis.tables.source import Source
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a cell begins with that a spreadsheet may take for a formula."""
+_FORMULA, _BREAKS = ("=", "+", "-", "@"), ("\t", "\r", "\n")
+"""What a cell begins with that a spreadsheet may take for a formula, also in its full width, or behind blanks; and what
+may end a cell for it."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,10 @@ def without_formulas(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """The texts of these columns, and their names, so that a spreadsheet takes none of them for a formula."""
 
     def quoted(cell: Any) -> Any:
-        return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+        if not isinstance(cell, str):
+            return cell
+        seen = next((c for c in cell if c.isprintable() and not c.isspace()), "")
+        return f"'{cell}" if cell.startswith(_BREAKS) or normalize("NFKC", seen) in _FORMULA else cell
 
     cells = {name: frame[name].map(quoted) for name in names if frame[name].dtype.kind not in "biufmM"}
     return frame.assign(**cells).rename(columns={name: quoted(name) for name in names})
