@@ -52,7 +52,7 @@ def test_a_log_counts_rows_too(monkeypatch):
     monkeypatch.setattr(sys, "stderr", log)
     with RowCounter(3_000, True, "reading", every=0.0) as tell:
         tell(1_500)
-    assert log.getvalue().startswith("reading: 50% of 3,000 rows, ")
+    assert log.getvalue().startswith("reading: 50 % of 3,000 rows, ")
     assert log.getvalue().endswith(" left\n")
 
 

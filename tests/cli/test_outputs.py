@@ -24,7 +24,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_fit_predict_evaluate(tables: Path) -> None:
     good("fit", "train.csv", "-t", "u", "-t", "v", "--drop", "row", "--out", "model", *SMALL)
-    assert good("info", "model").stdout.startswith("model predicts 'u, v' (several numbers)")
+    assert good("info", "model").stdout.startswith("model predicts 'u' and 'v' (several numbers)")
     good("predict", "model", "train.csv", "--id", "row", "--novelty", "--out", "out.csv")
     predicted, table = pd.read_csv("out.csv"), pd.read_csv("train.csv")
     own = [f"{column}_{output}" for output in "uv" for column in ("mean", "std", "lower_95", "upper_95")]

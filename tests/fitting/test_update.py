@@ -289,7 +289,7 @@ def test_what_cannot_learn_on_says_so() -> None:
     counts = np.random.default_rng(0).poisson(2.0, 60)
     with pytest.raises(InputError, match="a model with likelihood='poisson' cannot take in more rows"):
         small(likelihood="poisson", epochs=1).fit(X, counts).update(X, counts)
-    with pytest.raises(InputError, match="InputNoiseLikelihood"):
+    with pytest.raises(InputError, match="a model with noise='input' cannot take in more rows"):
         small(epochs=1, noise="input").fit(X, y).update(X, y)
     assert not hasattr(DeepBasisClassifier, "partial_fit")
     with pytest.raises(InputError, match="classes"):
