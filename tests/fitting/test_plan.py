@@ -277,6 +277,15 @@ def test_the_average_is_over_a_tenth_of_the_steps():
     assert network(10_000, spec={"recipe": "paper"}).settings.average is None
 
 
+@pytest.mark.parametrize("rows", [1_000, 10_000])
+def test_classes_are_overfitted_soon_and_stop_sooner(rows):
+    for recipe, shares in (("default", (0.5, 0.15)), ("paper", (1.0, 1.0))):
+        numbers, classes = (network(rows, spec={"recipe": recipe}, classes=count).settings for count in (0, 3))
+        assert [one.patience for one in (numbers, classes)] == [
+            round(share * one.epochs) for share, one in zip(shares, (numbers, classes), strict=True)
+        ]
+
+
 # ---- candidates ------------------------------------------------------------------------------------------------------
 
 
