@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ import torch
 
 from deepbasis import storage
 from deepbasis.engine.batches import Rows
-from deepbasis.engine.checkpoint import KIND
+from deepbasis.engine.checkpoint import KIND, RunState, WaveState
 from deepbasis.engine.members import Member
 from deepbasis.engine.streams import Stream
 from deepbasis.engine.training import train
@@ -571,3 +572,20 @@ def test_runs_that_are_killed_at_any_moment(tmp_path):
     assert len(moments) >= 10, "the kills are spread over the life of a run"
     assert len(seen["halves"]) > 0, "some of them came in the middle of a write"
     assert seen["left"] == ["whole"], "and the next writer sweeps up what they left"
+
+
+def test_a_checkpoint_of_many_members_is_read_in_proportion_to_them(tmp_path):
+    def seconds(members: int) -> float:
+        """Of the second reading."""
+        ended = [replace(WaveState.fresh([k]), epoch=1) for k in range(members)]
+        identity = {"members": list(range(members))}
+        RunState(identity, [], ended).save(tmp_path / str(members))
+        for _ in range(2):
+            start = time.process_time()
+            state = RunState.load(tmp_path / str(members), identity, lambda *_: None)
+            taken = time.process_time() - start
+            assert state is not None
+            assert [one.indices for one in state.ended] == [[k] for k in range(members)]
+        return taken
+
+    assert seconds(3_000) < 60 * seconds(150)  # 20 times as many

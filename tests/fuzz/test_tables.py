@@ -28,7 +28,7 @@ from support.streams import small
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-CASES = 10_000 if os.environ.get("DEEPBASIS_FULL_FUZZ") else 500
+CASES = 10_000 if os.environ.get("DEEPBASIS_FULL_FUZZ") == "1" else 500
 FITTED_EVERY = 25  # reading takes a millisecond, a fit or a prediction a hundred
 ROWS = 60
 

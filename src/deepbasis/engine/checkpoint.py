@@ -64,7 +64,8 @@ class WaveState:
         return WaveState(pick[0], self.epoch, self.step, pick[1], pick[2], tensors)
 
     def group(self, prefix: str) -> dict[str, Tensor]:
-        return _under(prefix + "/", self.tensors)
+        under = f"{prefix}/"
+        return {name.removeprefix(under): value for name, value in self.tensors.items() if name.startswith(under)}
 
 
 @dataclass
@@ -149,14 +150,13 @@ class RunState:
         parts: dict[str, list[WaveState]] = {"pending": [], "ended": []}
         try:
             _check_identity(path, dict(metadata["identity"]), identity)
+            grouped = storage.grouped(tensors)
             for part, states in parts.items():
                 for k, fields in enumerate(metadata[part]):
-                    states.append(WaveState(**fields, tensors=_under(f"{part}/{k}/", tensors)))
+                    states.append(WaveState(**fields, tensors=grouped.pop(f"{part}/{k}", {})))
                     check(states[-1], part == "ended")
             indices = [index for states in parts.values() for state in states for index in state.indices]
-            if len(set(indices)) != len(indices) or sum(len(s.tensors) for p in parts.values() for s in p) != len(
-                tensors
-            ):
+            if len(set(indices)) != len(indices) or grouped:
                 raise ValueError("a member twice, or tensors of no member")
         except CheckpointMismatchError:
             raise
@@ -225,10 +225,6 @@ def _worker_files(path: str | os.PathLike[str]) -> list[str]:
     name = os.fspath(path)
     found = glob.glob(f"{glob.escape(name)}.worker[0-9]*")
     return sorted(file for file in found if file.removeprefix(f"{name}.worker").isdecimal())
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _check_identity(path: str | os.PathLike[str], theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
