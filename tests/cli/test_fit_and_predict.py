@@ -219,6 +219,15 @@ def test_a_warning_of_a_fit_is_one_line_on_stderr(here, tmp_path):
     assert good(*arguments, "--quiet").output == ""
 
 
+def test_predict_tells_of_strange_rows_unless_it_is_to_be_quiet(here, tmp_path):
+    mixed_table(30, seed=1).assign(size=1e9).to_csv(tmp_path / "odd.csv", index=False)
+    words = ["predict", "model", str(tmp_path / "odd.csv"), "--out"]
+    assert "warning" in good(*words, str(tmp_path / "a.csv")).output
+    for quiet in ("--quiet", "-q"):
+        assert good(*words, str(tmp_path / "b.csv"), quiet).output == ""
+        assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_our_warnings_are_told_and_those_of_others_are_not(capsys, quiet):
     with notices(quiet) as lines:

@@ -18,6 +18,7 @@ from deepbasis.cli.options import (
     Decimal,
     Encoding,
     Model,
+    Quiet,
     SafeCsv,
     Separator,
     option,
@@ -90,6 +91,7 @@ def predict(
     decimal: Decimal = "",
     encoding: Encoding = "",
     memory: Annotated[str | None, option("SIZE", "Memory limit of the whole command, such as 2GiB.", SCALE)] = None,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Predict the rows of a table: the columns mean, std, lower_95 and upper_95, after those named by --id.
@@ -130,7 +132,7 @@ def predict(
         check_out_folder(out)
     elif out != STANDARD:
         check_output(out, endings=tuple(FORMATS), inputs=[model, new])
-    with workers() as team, notices(quiet=not team.first), options_named():
+    with workers() as team, notices(quiet=quiet or not team.first), options_named():
         fitted = load_model(model)
         from deepbasis.fitting.files import class_columns, predict_file, predict_files
 
@@ -140,7 +142,7 @@ def predict(
             columns = class_columns(fitted, novelty)
         read = partial(table_at, new, separator, decimal, encoding)
         if many:
-            how: Any = {"memory": memory, "team": team, "visible": True}
+            how: Any = {"memory": memory, "team": team, "visible": not quiet}
             predict_files(fitted, read(), out, columns, ids=copied, exposure=exposure, **how)
         elif team.first:
             how = {"memory": memory, "safe_csv": safe_csv}
