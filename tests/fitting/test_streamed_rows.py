@@ -6,6 +6,7 @@ import torch
 
 from deepbasis.errors import InputError
 from deepbasis.fitting.budget import Sizes
+from deepbasis.fitting.spec import Spec
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.reading import read_columns
 from deepbasis.tables.scaler import TargetScaler
@@ -18,7 +19,7 @@ def test_an_epoch_is_every_training_row_once_encoded_as_in_memory(folder, whole,
     survey = survey_of(folder)
     inside = whole[~held].drop(columns=[*DROP, "price"])
     preprocessor, target = Preprocessor.fit(*read_columns(inside)), TargetScaler.fit(whole["price"][~held].to_numpy())
-    assert survey.preprocessor("standard") == preprocessor
+    assert survey.preprocessor(Spec()) == preprocessor
     expected = sorted_rows(preprocessor.transform(inside), target.transform(whole["price"][~held]))
     for epoch in (0, 3):
         batches = epoch_of(survey, epoch)
@@ -31,7 +32,7 @@ def test_the_validation_rows_are_the_held_out_ones_in_their_order(folder, whole,
     survey = survey_of(folder)
     validation = survey.validation(encoder_of(survey))
     outside = whole[held].drop(columns=[*DROP, "price"])
-    np.testing.assert_array_equal(validation.x, survey.preprocessor("standard").transform(outside))
+    np.testing.assert_array_equal(validation.x, survey.preprocessor(Spec()).transform(outside))
     np.testing.assert_allclose(validation.y, survey.statistics.target().transform(whole["price"][held]), rtol=1e-12)
     assert len(validation) == 210
 
@@ -43,7 +44,7 @@ def test_any_number_of_workers_finds_the_same_and_shares_the_rows(folder, size):
     surveys = Workers(size).run(lambda team: survey_of(folder, team))
     validation = alone.validation(encoder_of(alone))
     for survey in surveys:
-        assert survey.preprocessor("standard") == alone.preprocessor("standard")
+        assert survey.preprocessor(Spec()) == alone.preprocessor(Spec())
         assert survey.statistics.target().scale == pytest.approx(alone.statistics.target().scale, rel=1e-12)
         np.testing.assert_array_equal(survey.statistics.kept, alone.statistics.kept)
         assert torch.equal(survey.validation(encoder_of(alone)).x, validation.x)
@@ -96,13 +97,11 @@ def test_weights_are_carried_along_and_zero_is_no_row(folder, whole, held):
     assert survey.statistics.rows == keep.sum()
     assert survey.statistics.mass == inside["weight"].sum()
     names = [name for name in whole if name not in (*DROP, "price")]
-    assert survey.preprocessor("standard") == Preprocessor.fit(
-        *read_columns(inside[names]), inside["weight"].to_numpy()
-    )
+    assert survey.preprocessor(Spec()) == Preprocessor.fit(*read_columns(inside[names]), inside["weight"].to_numpy())
     x, y, weight = (torch.cat(parts) for parts in zip(*epoch_of(survey, 0), strict=True))
     target = TargetScaler.fit(inside["price"].to_numpy(), inside["weight"].to_numpy())
     expected = sorted_rows(
-        survey.preprocessor("standard").transform(inside[names]), target.transform(inside["price"]), inside["weight"]
+        survey.preprocessor(Spec()).transform(inside[names]), target.transform(inside["price"]), inside["weight"]
     )
     np.testing.assert_allclose(sorted_rows(x, y, weight), expected, rtol=1e-9, atol=1e-12)
     validation = survey.validation(encoder_of(survey))

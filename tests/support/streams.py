@@ -107,11 +107,11 @@ def survey_of(folder: Path, team: Any = ALONE, fraction: float | None = 0.1, **r
 
 
 def encoder_of(survey: Survey) -> Any:
-    return Encoder(survey.roles, survey.preprocessor("standard"), survey.statistics.target(), np.dtype(np.float64))
+    return Encoder(survey.roles, survey.preprocessor(Spec()), survey.statistics.target(), np.dtype(np.float64))
 
 
 def plan_of(survey: Survey, max_steps: int | None = None, **changes: Any) -> Plan:
-    rows, columns = survey.statistics.rows, survey.preprocessor("standard").width
+    rows, columns = survey.statistics.rows, survey.preprocessor(Spec()).width
     facts = Facts(table_rows=rows, rows=rows, columns=columns, streamed=True)
     return make_plan(Spec.of(small(**changes)), facts, max_steps)
 
