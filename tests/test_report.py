@@ -180,6 +180,7 @@ def test_unusual_rows_are_those_of_the_table():
     assert f"{model.predict_novelty(X[120:121])[0]:.2g}" in page.text("td")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["count", "warp"])
 def test_transformed_targets_have_a_report_too(tmp_path, target):
     rng = np.random.default_rng(0)

@@ -78,6 +78,7 @@ def test_what_predicts_no_distribution_is_refused(data):
         scoring.crps(LinearRegression().fit(*data), *data)
 
 
+@pytest.mark.slow
 def test_a_search_hands_the_exposure_on():
     """To the fit and to the score, by scikit-learn's routing; without one counts of this fit are not scored."""
     rng = np.random.default_rng(0)

@@ -52,6 +52,7 @@ def test_bounds_are_those_of_the_fit(tables: Path, model: str, monkeypatch: pyte
     assert exact == pytest.approx(loaded.evaluate(table[["a", "b", "c"]], table["seen"]), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_explanations_and_reports_know_them(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row 7 was censored so early that nothing is unusual about it; the CRPS is that of exact rows."""
     monkeypatch.chdir(tables)

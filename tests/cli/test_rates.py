@@ -39,6 +39,7 @@ def test_fit_predict_evaluate(tables: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert good("info", "model").stdout.startswith("model predicts 'claims' (rate, counted over 'years')")
 
 
+@pytest.mark.slow
 def test_a_report_and_an_explanation_of_counts_without_a_known_exposure(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_resumed_run_ends_bit_equal(lab, tmp_path, method, count, changes, opt
     assert told[0].epoch == sum(crash - 1 for crash in crashes) + 1 == 6
 
 
+@pytest.mark.slow
 def test_a_member_that_has_stopped_stays_so_after_a_resume(lab, tmp_path):
     """Though it would get better again, were it still in training."""
     quick = {"epochs": 30, "learning_rate": 0.1, "batch_size": 32}
@@ -574,6 +575,7 @@ def test_runs_that_are_killed_at_any_moment(tmp_path):
     assert seen["left"] == ["whole"], "and the next writer sweeps up what they left"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_many_members_is_read_in_proportion_to_them(tmp_path):
     def seconds(members: int) -> float:
         """Of the second reading."""

@@ -52,6 +52,7 @@ def test_outcomes_come_in_the_order_of_the_members(lab):
         assert lab.difference(mine, theirs) <= 1e-10
 
 
+@pytest.mark.slow
 def test_float32_members_alone_and_among_others(lab):
     """Rounding alone parts them: 1e-3 in the score after 200 steps is what we state."""
     members, settings = lab.members(8), lab.settings(epochs=50, precision="float32")

@@ -35,6 +35,7 @@ def test_progress_tells_of_all_that_are_trained_at_a_time(lab):
     ]
 
 
+@pytest.mark.slow
 def test_a_run_in_threads_is_resumed_bit_equal(lab, tmp_path):
     arguments = (lab.build(), lab.members(5), lab.data, lab.validation, lab.settings(epochs=6, optimiser="muon"))
     expected = train(*arguments, threads=2)

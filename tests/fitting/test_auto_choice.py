@@ -319,6 +319,7 @@ def test_neither_order_nor_copies_change_the_choice_or_the_model(rank: int) -> N
     np.testing.assert_allclose(*losses, rtol=1e-6)  # of inducing points at one place rounding would decide the ways
 
 
+@pytest.mark.slow
 def test_a_later_fit_chooses_anew() -> None:
     X, y = easy()
     model = small(**TAKING["sv-rbf-linear"]).fit(X, y)
@@ -353,6 +354,7 @@ def test_numbers_fitted_to_the_judging_rows_cost_a_nat_each() -> None:
     assert is_as_good(says(1.01), says(1.0), half, 2)  # they count as 150 rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [lines, wave])
 def test_held_out_rows_choose_between_a_line_and_the_likelier_of_the_others(
     table: Callable[[int, int], tuple[Floats, Floats]],

@@ -157,6 +157,7 @@ def test_an_interrupt_before_the_first_step_of_a_kernel_is_told_too() -> None:
     assert_same(model, alone, X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("candidate", "chosen"), [(0, "dbk-silu"), (1, "sv-rbf-linear"), (1, "dbk-silu")])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, candidate: int, chosen: str) -> None:
     """The checkpoint is the network's: of that nothing is done twice, and the kernel is trained again."""

@@ -76,6 +76,7 @@ def test_all_rows_are_in_one_part_each() -> None:
     np.testing.assert_array_equal(np.sum(masks, 0), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["identity", "warp"])
 def test_fresh_rows_are_covered(target: str) -> None:
     X, y = easy(300, noise=0.5)
@@ -110,6 +111,7 @@ def test_a_saved_model_keeps_its_promise(path: Path) -> None:
     assert again.fitted_.fingerprint == model.fitted_.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["log", "warp", "count", "ordinal"])
 def test_so_does_one_of_a_target_that_is_no_plain_number(target: str, path: Path) -> None:
     """Though one row is far from the others, and one part has it."""

@@ -173,6 +173,7 @@ def any_dist(request, dist) -> PredictiveDistribution:
     return PredictiveDistribution(KINDS[request.param](GaussianMixture(base.means, base.variances)))
 
 
+@pytest.mark.slow
 def test_one_number_is_that_of_every_row(any_dist):
     for name in ("cdf", "pdf", "log_prob", "crps"):
         of = getattr(any_dist, name)

@@ -75,6 +75,7 @@ def test_an_explanation_holds_the_rows_of_its_sample_alone(fitted: Fitted, long_
     assert peak < 4 * MIB  # a few copies of the rows of a block
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_update_holds_the_rows_that_are_scored_alone() -> None:
     columns, rows, chunks = 256, 8_192, 10  # in float64 16 MiB each, of which a fifth is scored

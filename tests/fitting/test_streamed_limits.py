@@ -83,7 +83,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(folder, tmp_path):
     for ours, theirs in zip(resumed.models[0].parameters(), expected.fitted_.models[0].parameters(), strict=True):
         assert torch.equal(ours, theirs)
     np.testing.assert_array_equal(resumed.history[0]["validation"], expected.history_[0]["validation"])
-    with pytest.raises(CheckpointMismatchError, match="its settings is"):
+    with pytest.raises(CheckpointMismatchError, match="its settings are"):
         fit_streamed(model, f"{folder}/part-[01].parquet", "price", Execution(**kept), drop=DROP)
 
 
@@ -139,7 +139,7 @@ def test_a_run_does_not_go_on_for_another_number_of_steps(folder, tmp_path):
     arguments = {"drop": DROP, "stream": True, "checkpoint": tmp_path / "c"}
     model = small(epochs="auto", batch_size=5)
     model.fit_dataset(folder, "price", max_steps=50, **arguments)
-    with pytest.raises(CheckpointMismatchError, match=r"its settings is {'average'"):
+    with pytest.raises(CheckpointMismatchError, match=r"its settings are average"):
         model.fit_dataset(folder, "price", max_steps=60, **arguments)
 
 

@@ -288,6 +288,7 @@ def test_a_stream_has_the_line_of_its_validation_rows(tmp_path: Path) -> None:
     assert len(held_out) < 1_500
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # such validation rows are not predicted well
 def test_a_stream_with_validation_rows_of_their_own_has_none(tmp_path: Path) -> None:
     """They may lie elsewhere, where other slopes hold."""
