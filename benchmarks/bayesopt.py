@@ -41,7 +41,7 @@ from deepbasis.interop.botorch import DeepBasisModel
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "bayesopt"
 START, REFIT = 20, 10
-ROWS, ROUNDS, ASKED = 5_000, 3, 1_000  # of `--seconds`
+ROWS, ROUNDS, ASKED = 5_000, 3, 200  # of `--seconds`
 
 
 class Function:
@@ -127,31 +127,41 @@ def regrets(function: Any, fit: Callable[[Tensor, Tensor, int], Any], seed: int,
 
 
 def cost() -> list[str]:
-    """Of a fit of many rows of Hartmann6 with a little noise, and of a posterior: interleaved, medians."""
-    function, found = functions()["hartmann6"], {name: ([], []) for name in MODELS}
+    """Of many rows of Hartmann6 with a little noise: our fit, and one evaluation of the exact GP's likelihood with its
+    gradient, of which a fit needs dozens; then a posterior of each. Interleaved, medians."""
+    function = functions()["hartmann6"]
     X = torch.quasirandom.SobolEngine(6, scramble=True, seed=0).draw(ROWS + ASKED, dtype=torch.float64)
     y = function(X) + 0.01 * torch.randn(len(X), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X, y, asked = X[:ROWS], y[:ROWS], X[ROWS:, None]
+    fits, evaluations, ours, theirs = [], [], [], []
     for turn in range(ROUNDS):
-        for name, fit in MODELS.items():
-            began = time.perf_counter()
-            model = fit(X[:ROWS], y[:ROWS], turn)
-            fitted = time.perf_counter()
-            with torch.no_grad():
-                mean = model.posterior(X[ROWS:, None]).mean.flatten()
-            found[name][0].append(fitted - began)
-            found[name][1].append(time.perf_counter() - fitted)
-            error = (mean - function(X[ROWS:])).square().mean().sqrt()
-            print(f"{name:13} fit {fitted - began:.1f} s, posterior {found[name][1][-1]:.2f} s, RMSE {error:.4f}")
-    lines = [
+        began = time.perf_counter()
+        model = deepbasis(X, y, turn)
+        fits.append(time.perf_counter() - began)
+        ours.append(_seconds_of_posterior(model, asked))
+        model = SingleTaskGP(X, y[:, None], outcome_transform=Standardize(1))
+        likelihood = ExactMarginalLogLikelihood(model.likelihood, model)
+        model.train()
+        began = time.perf_counter()
+        likelihood(model(*model.train_inputs), model.train_targets).backward()
+        evaluations.append(time.perf_counter() - began)
+        theirs.append(_seconds_of_posterior(model.eval(), asked))
+    fit, evaluation, own, other = (float(np.median(one)) for one in (fits, evaluations, ours, theirs))
+    return [
         "",
-        f"Seconds of a fit of {ROWS:,} rows of hartmann6, and of a posterior of {ASKED:,} points one by one: "
-        f"medians of {ROUNDS} turns, interleaved.",
+        f"{ROWS:,} rows of hartmann6, seconds, medians of {ROUNDS} turns, interleaved: our fit takes {fit:.1f}, one "
+        f"evaluation of SingleTaskGP's likelihood and gradient {evaluation:.1f}, of which its fit needs dozens; the "
+        f"first posterior of {ASKED:,} points, one by one, {own:.2f} and {other:.2f}.",
         "",
-        "| model | fit | posterior |",
-        "| --- | --- | --- |",
+        f"`python benchmarks/bayesopt.py --seconds`; {made()}",
     ]
-    lines += [f"| {name} | {np.median(fits):.1f} | {np.median(asked):.2f} |" for name, (fits, asked) in found.items()]
-    return [*lines, "", f"`python benchmarks/bayesopt.py --seconds`; {made()}"]
+
+
+@torch.no_grad()
+def _seconds_of_posterior(model: Any, asked: Tensor) -> float:
+    began = time.perf_counter()
+    model.posterior(asked).variance.sum()
+    return time.perf_counter() - began
 
 
 def main() -> None:
@@ -165,8 +175,9 @@ def main() -> None:
     seeds, evaluations = (1, START + 2) if given.quick else (given.seeds, given.evaluations)
     warnings.simplefilter("ignore")
     if given.seconds:
+        lines = "\n".join(cost()) + "\n"
         with open(given.out / "table.md", "a", encoding="utf-8") as page:
-            page.write("\n".join(cost()) + "\n")
+            page.write(lines)
         return
     torch.set_num_threads(1)
     rows = []
