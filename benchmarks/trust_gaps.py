@@ -27,7 +27,8 @@ import torch
 
 from _machine import describe, one_line
 from _quality_data import Fold, Side
-from _quality_peers import BREAKDOWNS, MODELS, Effort, evaluate
+from _quality_model import BREAKDOWNS, Effort, evaluate
+from _quality_peers import MODELS
 from _trust_far import GAP, Split, splits
 from _trust_shifts import read
 from deepbasis import DeepBasisRegressor

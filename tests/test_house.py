@@ -241,3 +241,34 @@ def test_every_public_name_is_what_the_type_checker_sees() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = deepbasis.nonsense
+
+
+def test_benchmarks_import_from_each_other_what_is_there() -> None:
+    """They are run by `make smoke` alone, which takes long: what two changes broke together is seen here."""
+    trees = {
+        file.stem: ast.parse(file.read_text(encoding="utf-8")) for file in (TESTS.parent / "benchmarks").glob("*.py")
+    }
+    names = {stem: defined(tree) for stem, tree in trees.items()}
+    missing = [
+        f"{stem}: {one.module}.{alias.name}"
+        for stem, tree in trees.items()
+        for one in ast.walk(tree)
+        if isinstance(one, ast.ImportFrom) and one.module in names
+        for alias in one.names
+        if alias.name not in names[one.module]
+    ]
+    assert missing == []
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """What a module gives a name to, imports among it."""
+    found: set[str] = set()
+    for one in tree.body:
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            found.add(one.name)
+        elif isinstance(one, ast.Assign | ast.AnnAssign):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            found |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+        elif isinstance(one, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in one.names}
+    return found
