@@ -32,13 +32,11 @@ def mean_up_to(v: Tensor, rate: Tensor, a: Tensor) -> Tensor:
 def _incomplete(above: Tensor, rate: Tensor, a: Tensor, more: float) -> Tensor:
     """By scipy: torch has no incomplete beta function, and its gamma function is right to 1e-9 only."""
     special: Any = import_module("scipy.special")
-    above, rate, a = torch.broadcast_tensors(above, rate, a)
-    spread = a > 0
-    found = special.gammaincc(above.double().numpy(), rate.double().numpy())
-    if bool(spread.any()):
-        k = 1.0 / torch.where(spread, a, 1.0)
-        parts = (one.double().numpy() for one in (k + more, above, k / (k + rate)))
-        found = np.where(spread.numpy(), special.betainc(*parts), found)
+    v, r, spread = (one.double().cpu().numpy() for one in torch.broadcast_tensors(above, rate, a))
+    found = special.gammaincc(v, r)
+    if (spread > 0).any():
+        k = 1.0 / np.where(spread > 0, spread, 1.0)
+        found = np.where(spread > 0, special.betainc(k + more, v, k / (k + r)), found)
     return torch.from_numpy(found).to(rate)
 
 
