@@ -62,9 +62,8 @@ class Sample:
     def some(self, rows: int) -> Sample:
         """As many of these rows, evenly spaced, or all if there are no more."""
         some = _spaced(len(self), rows)
-        known = (None if one is None else one[some] for one in (self.y, self.exposure, self.bounds))
+        y, exposure, bounds = (None if one is None else one[some] for one in (self.y, self.exposure, self.bounds))
         columns = tuple(one.rows(some) for one in self.columns)
-        y, exposure, bounds = known
         return Sample(columns, y, self.rows_of_table, self.places[some], exposure, bounds)
 
     @property
