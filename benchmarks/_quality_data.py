@@ -32,6 +32,15 @@ Load = Callable[[str, Path | None], RegressionTable]
 OOKLA = tuple(f"{name}-{target}" for name in data_ookla.PREPARED for target in ookla_experiment.TARGETS)
 
 
+class Own(NamedTuple):
+    """The targets as they are, which are `std` times the scaled ones plus a mean."""
+
+    train: Floats
+    validation: Floats
+    test: Floats
+    std: float
+
+
 @dataclass(frozen=True)
 class Fold:
     """Rows to train on, to stop early and select by, and to be scored on; and the seeds that models run with here."""
@@ -43,6 +52,8 @@ class Fold:
     seeds: tuple[int, ...]
     digest: str
     """Of the numbers of the rows on each side: scores are compared only between parts that agree on it."""
+    own: Own | None = None
+    """For models that want to know whether a target is a count or a rating, where it may be one."""
 
     @property
     def columns(self) -> int:
@@ -106,7 +117,7 @@ def folds(task: Task, size: Size, data_dir: Path | None = None, load: Load = dat
         X, y = (array[: size.uci_rows] for array in load_table(task.dataset, data_dir))
         for k in fold_numbers(task, size):
             split = splits.duplicate_safe(splits.random_split(len(y), k), X)
-            yield _fold(k, data_uci.safe_scaling(RegressionTable(X, y), split), split, (k,))
+            yield table_fold(X, y, split, k)
     elif task.dataset in OOKLA:
         name, _, target = task.dataset.rpartition("-")
         tiles = ookla_experiment.load(name, ookla_experiment.FULL, data_dir)
@@ -128,6 +139,12 @@ def fold_numbers(task: Task, size: Size) -> range:
         return range(1)
     first = 1 if task.split == TABLE else 0
     return range(first, first + size.fits(task))
+
+
+def table_fold(X: Floats, y: Floats, split: Split, k: int) -> Fold:
+    scaled = data_uci.safe_scaling(RegressionTable(X, y), split)
+    own = Own(*(y[rows] for rows in split), scaled.target_std)
+    return replace(_fold(k, scaled, split, (k,)), own=own)
 
 
 def _fold(index: int, scaled: Scaled, split: Split, seeds: Sequence[int]) -> Fold:

@@ -18,9 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from _quality_data import Fold
+from _quality_data import Fold, Own
 from deepbasis.errors import NumericalError
 from deepbasis.gp import metrics
+from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.predictive import Gaussian, GaussianMixture, Predictive
 from deepbasis.paper.timing import Clock
 
@@ -82,6 +83,8 @@ class Trained(NamedTuple):
     """Epochs, trees or stages that the validation rows chose; a mean over an ensemble's members."""
     seconds: float | None = None
     """That it took, if it was not now: two models may share a training."""
+    in_own_units: bool = False
+    """Whether it predicts the target as it is, and not scaled."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,9 @@ def _score_group(model: Model, fold: Fold, seeds: Sequence[int], effort: Effort)
         record: dict[str, Any] = {"fold": fold.index, "digest": fold.digest, "seed": seed, "seconds": seconds}
         record |= {"rounds": None, "error": error}
         if error is None:
-            scores = evaluate(trained[k].predict(fold.test.x), fold.test.y)
+            answer = trained[k].predict(fold.test.x)
+            in_own = trained[k].in_own_units and fold.own is not None
+            scores = evaluate_own(answer, fold.own) if in_own else evaluate(answer, fold.test.y)
             finite = all(value is None or math.isfinite(value) for value in scores.values())
             record |= {"rounds": trained[k].rounds, **(scores if finite else {"error": "predictions are not finite"})}
             if trained[k].seconds is not None:
@@ -170,6 +175,16 @@ def evaluate(answer: Answer, y: Float[Tensor, " n"]) -> Scores:
         mean = answer.mean.double().cpu()
     found |= {"mae": float((y - mean).abs().mean()), "rmse": float((y - mean).square().mean().sqrt())}
     return found
+
+
+def evaluate_own(answer: Answer, own: Own) -> Scores:
+    """The scores that the scaled target would have. A density is `std` times as large then; a probability is the same."""
+    scores = evaluate(answer, torch.from_numpy(own.test))
+    for name in ("crps", "crps_40", "mae", "rmse", "width_95"):
+        scores[name] = None if scores[name] is None else scores[name] / own.std
+    if scores["nll"] is not None and not isinstance(answer, Discrete):
+        scores["nll"] -= math.log(own.std)
+    return scores
 
 
 def twice_pinball(quantiles: Float[Tensor, "n k"], y: Float[Tensor, " n"]) -> float:

@@ -45,6 +45,8 @@ def fit_deepbasis(arguments: Mapping[str, Any], fold: Fold, seeds: Sequence[int]
     if effort.limit is not None:
         model.set_params(epochs=effort.limit, recipe=_limited(model.recipe, effort.limit))
     (X, y), (X_val, y_val) = ((side.x.numpy(), side.y.numpy()) for side in (fold.train, fold.validation))
+    if fold.own is not None:
+        y, y_val = fold.own.train, fold.own.validation
     with warnings.catch_warnings():
         if effort.limit is not None:
             warnings.simplefilter("ignore", FitWarning)  # a fit of three epochs is bad, and is meant to be
@@ -54,7 +56,7 @@ def fit_deepbasis(arguments: Mapping[str, Any], fold: Fold, seeds: Sequence[int]
         else:
             model.fit(X, y, X_val=X_val, y_val=y_val)
     best = [int(np.argmin(history["validation"])) + 1 for history in model.history_]
-    return [Trained(lambda x: model.predict_dist(x.numpy(), as_tensor=True), float(np.mean(best)))]
+    return [Trained(lambda x: model.predict_dist(x.numpy(), as_tensor=True), float(np.mean(best)), in_own_units=True)]
 
 
 def _limited(recipe: str, steps: int) -> str:

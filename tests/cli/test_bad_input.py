@@ -68,7 +68,8 @@ BAD: dict[str, list[str]] = {
     f"{FIT} --patience 0": ["--patience must be a positive integer, got 0"],
     f"{FIT} --patience none": ["--patience must be a whole number or auto"],
     f"{FIT} --likelihood gamma": [
-        "--likelihood must be one of gaussian, negative-binomial, poisson, student;",
+        "--likelihood must be one of",  # other tests of the process may have registered some more
+        "gaussian, negative-binomial, poisson, student;",
         "gamma",
     ],
     f"{FIT} --likelihood censored": ["--likelihood 'censored' is what", "give lower or upper"],

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def small(**changes: Any) -> DeepBasisRegressor:
     settings = {"members": 4, "epochs": 12, "rank": 8, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu"}
+    settings |= {"embedding": "none"}
     return DeepBasisRegressor(**{**settings, "method": "dbk-silu", "learning_rate": 3e-2, **changes})
 
 

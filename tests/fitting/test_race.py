@@ -39,16 +39,27 @@ def test_a_network_with_waves_races_one_with_a_strong_decay(device):
     assert Plan.from_json(plan.to_json()) == plan
 
 
+@pytest.mark.parametrize("rows", [1_001, 2_000])
+def test_networks_of_a_small_table_race_muon(rows):
+    plan = planned(rows)
+    first, rival = plan.networks
+    assert (first.settings.optimiser, rival.settings.optimiser) == ("adamw", "muon")
+    assert rival.architecture == first.architecture
+    assert rival.settings.epochs == first.settings.epochs
+    assert plan.hold_out.parts == 4
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        {"rows": 2_000},
+        {"rows": 1_000},
+        {"rows": 2_000, "optimiser": "adamw"},
         {"columns": 2},  # a map
         {"streamed": True},
         {"embedding": "none"},
         {"weight_decay": 0.01},
         {"objective": "mml"},
-        {"epochs": 100},  # 2,000 steps
+        {"epochs": 25},  # 500 steps, of four members
         {"recipe": "paper"},
     ],
     ids=str,
@@ -61,7 +72,8 @@ def test_there_is_no_race(changes):
 
 def model(decay: float, rival_decay: float, **changes: Any) -> DeepBasisRegressor:
     """A regressor whose networks race for 20 steps, two epochs, and then train for 160."""
-    large = replace(DEFAULT.large, weight_decay=decay, rival_decay=rival_decay, fewest_steps=165, epochs=1)
+    plain = replace(DEFAULT.large, weight_decay=decay, fewest_steps=165, epochs=1)
+    large = replace(plain, rival=replace(plain, embedding="none", weight_decay=rival_decay))
     steps = {"race_steps": 20, "small_rows": 10, "line_rows": 0, "batch_size": 128}
     short = recipe(f"race {decay} {rival_decay}", large=large, **steps)
     settings = {"members": 2, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu", "validation_fraction": 0.2}

@@ -76,7 +76,7 @@ def test_what_auto_has_chosen_is_loaded(path: Path, chosen: str) -> None:
 def test_what_comes_before_the_network_is_loaded(path: Path) -> None:
     """More than 2,000 rows of three number columns."""
     X, y = numbers(2_300)
-    model = small(batch_size=128).fit(X, y)
+    model = small(batch_size=128, embedding="auto").fit(X, y)
     assert (model.embedding, model.embedding_) == ("auto", "fourier")
     model.save(path)
     assert_same(model, DeepBasisRegressor.load(path), X[:50])

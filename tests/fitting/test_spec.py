@@ -95,10 +95,13 @@ def test_the_helps_name_the_numbers_of_the_default_recipe():
     assert recipe.exact.optimiser == small.optimiser
     assert (large.embedding, large.embedding_columns) == (gpu.embedding, gpu.embedding_columns)
     assert f"auto: {large.embedding}, or fourier" in helps("embedding")
-    assert f"auto is {small.embedding} up to {rows}" in helps("embedding")
+    assert (small.embedding, small.embedding_columns) == (large.embedding, large.embedding_columns)
+    assert f"auto is {recipe.small_classes.embedding} for classes up to {rows}" in helps("embedding")
+    assert f"from {small.rival_rows:,} on a race of {recipe.race_steps} steps" in " ".join(helps("optimiser").split())
+    assert small.rival.optimiser == large.optimiser
     assert f"more than {large.embedding_columns} encoded columns" in helps("embedding")
-    assert (large.weight_decay, large.rival_decay) == (gpu.weight_decay, gpu.rival_decay)
-    assert f"auto: {large.weight_decay:g}, or {large.rival_decay:g} where" in helps("weight_decay")
+    assert (large.weight_decay, large.rival.weight_decay) == (gpu.weight_decay, gpu.rival.weight_decay)
+    assert f"auto: {large.weight_decay:g}, or {large.rival.weight_decay:g} where" in helps("weight_decay")
     assert f"Above {rows}" in helps("weight_decay")
     assert f"{recipe.race_steps} steps" in helps("weight_decay")
     assert f"float64 up to {FLOAT64_ROWS} rows, then {training_precision('float32')} on a GPU" in helps("dtype")

@@ -22,6 +22,7 @@ def small(**changes: Any) -> DeepBasisRegressor:
         "rank": 8,
         "width": 8,
         "blocks": 1,
+        "embedding": "none",
         "alpha": 0.1,
         "beta": 0.1,
         "random_state": 0,

@@ -32,14 +32,21 @@ def method_of(spec: Spec) -> str:
     return NETWORK if spec.method == AUTO else spec.method
 
 
-def candidate(spec: Spec, recipe: Recipe, facts: Facts, on_gpu: bool, max_steps: int | None) -> tuple[Candidate, int]:
-    """The candidate, and the rows of its epochs."""
+def candidate(
+    spec: Spec,
+    recipe: Recipe,
+    facts: Facts,
+    on_gpu: bool,
+    max_steps: int | None,
+    networks: Networks | None = None,
+) -> tuple[Candidate, int]:
+    """The candidate, and the rows of its epochs; by default with the recipe's networks for so many rows."""
     method = METHODS[spec.method]
     objective = spec.objective or method.objective
     exact, shallow = objective == EXACT, method.backbone == "identity"
     # A shallow kernel hardly overfits by its marginal likelihood: its steps can be long, and nothing has to stop early.
     kernel = shallow and exact
-    networks = recipe.networks(facts.rows, exact, on_gpu)
+    networks = networks or recipe.networks(facts.rows, exact, on_gpu)
     optimiser = spec.optimiser
     if optimiser == AUTO:
         optimiser = recipe.shallow_optimiser if kernel and spec.learning_rate == AUTO else networks.optimiser

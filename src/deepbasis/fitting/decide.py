@@ -100,7 +100,7 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     faster = on_gpu and spec.dtype == AUTO and objective != EXACT
     chosen = replace(spec, method=method_of(spec), dtype=training_precision(precision) if faster else precision)
     network, epoch_rows = candidate(chosen, recipe, facts, on_gpu, max_steps)
-    rivals = _rivals(spec, recipe, network, facts, on_gpu)
+    rivals = _rivals(chosen, recipe, network, facts, on_gpu, max_steps)
     kernels = [
         candidate(kernel, recipe, replace(facts, rows=facts.table_rows), on_gpu, max_steps)[0]
         for kernel in _kernels(spec, recipe, facts, precision)
@@ -137,18 +137,21 @@ def _on_all_rows(kernel: Candidate, facts: Facts) -> Candidate:
     return replace(kernel, on_all_rows=True, trained_apart=parameters > _OPTIMISM * facts.table_rows)
 
 
-def _rivals(spec: Spec, recipe: Recipe, network: Candidate, facts: Facts, on_gpu: bool) -> list[Candidate]:
-    """Networks to try beside the first, in a race. Where most columns are noise, little may be learnt from each."""
+def _rivals(
+    spec: Spec, recipe: Recipe, network: Candidate, facts: Facts, on_gpu: bool, max_steps: int | None
+) -> list[Candidate]:
+    """Networks to try beside the first, in a race."""
     settings = network.settings
-    decay = recipe.networks(facts.rows, settings.exact, on_gpu).rival_decay
-    asked = spec.embedding != AUTO or spec.weight_decay != AUTO or facts.streamed
-    asked |= spec.likelihood not in (GAUSSIAN, CLASSES, OUTPUTS, INPUT_NOISE)
-    steps = settings.epochs * settings.passes * -(-facts.rows // settings.batch_size)
-    is_map = network.architecture.embedding == "fourier"
-    if asked or is_map or decay is None or settings.exact or steps < 8 * recipe.race_steps:
+    first = recipe.networks(facts.rows, settings.exact, on_gpu)
+    if first.rival is None or settings.exact or facts.streamed:
         return []
-    plain = replace(network.architecture, embedding="none")
-    return [replace(network, architecture=plain, settings=replace(settings, weight_decay=decay))]
+    ways = ("embedding", "optimiser", "weight_decay")  # in which a user may have chosen already
+    asked = any(getattr(first, way) != getattr(first.rival, way) and getattr(spec, way) != AUTO for way in ways)
+    asked |= spec.likelihood not in (GAUSSIAN, CLASSES, OUTPUTS, INPUT_NOISE)
+    steps = network.members * settings.epochs * settings.passes * -(-facts.rows // settings.batch_size)
+    is_map = network.architecture.embedding == "fourier"
+    few = facts.rows <= first.rival_rows or steps < 8 * recipe.race_steps
+    return [] if asked or is_map or few else [candidate(spec, recipe, facts, on_gpu, max_steps, first.rival)[0]]
 
 
 def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[Spec]:

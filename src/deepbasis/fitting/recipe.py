@@ -45,12 +45,14 @@ class Networks:
     betas: Sequence[float]
     """What alpha="auto" and beta="auto" choose from."""
     weight_decay: float
-    rival_decay: float | None
-    """The weight decay of a rival without an embedding, for tables whose columns are mostly noise; None is no rival."""
     epochs: int
     """Within the limits on steps below."""
     fewest_steps: int
     most_steps: int
+    rival: "Networks | None" = None
+    """Other networks, which a short race may choose in place of these."""
+    rival_rows: int = 0
+    """Rows to fit above which there is a race: few rows say little about who is better."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Recipe:
     full_batch_rows: int
     """Up to this many rows a step takes all of them."""
     race_steps: int
-    """Of the race between networks; it is run if a training has at least eight times as many."""
+    """Of the race between networks; it is run if all members' trainings have at least eight times as many."""
     fewest_epochs: int
     """Whatever the limits on steps say."""
     exact_steps: int
@@ -147,17 +149,17 @@ _SMALL = Networks(  # each number's reason is in docs/recipe.md
     learning_rate=5e-3,
     inner_factor=1,
     rank=32,
-    embedding="none",
-    embedding_columns=0,
-    alphas=(0.1,),
+    embedding="periodic-linear",
+    embedding_columns=128,
+    alphas=(0.0,),
     betas=(1.0,),
     weight_decay=1e-2,
-    rival_decay=None,
     epochs=150,
     fewest_steps=800,
     most_steps=800,
 )
-_EXACT = replace(_SMALL, learning_rate=3e-3, rank=128)
+_SMALL = replace(_SMALL, rival=replace(_SMALL, optimiser="muon"), rival_rows=1_000)
+_EXACT = replace(_SMALL, learning_rate=3e-3, rank=128, embedding="none", alphas=(0.1,), rival=None)
 _SMALL_CLASSES = replace(_EXACT, fewest_steps=2_000, most_steps=20_000)
 _LARGE = Networks(
     optimiser="muon",
@@ -165,16 +167,18 @@ _LARGE = Networks(
     inner_factor=1,
     rank=32,
     embedding="periodic-linear",
-    embedding_columns=64,
+    embedding_columns=128,
     alphas=(0.0,),
     betas=(1.0,),
     weight_decay=1e-2,
-    rival_decay=1.0,
     epochs=150,
     fewest_steps=2_700,
     most_steps=12_000,
 )
 _LARGE_ON_GPU = replace(_LARGE, inner_factor=2, rank=64, fewest_steps=6_000)
+_LARGE, _LARGE_ON_GPU = (  # where most columns are noise, little may be learnt from each
+    replace(one, rival=replace(one, embedding="none", weight_decay=1.0)) for one in (_LARGE, _LARGE_ON_GPU)
+)
 _PAPER = Networks(
     optimiser="adamw",
     learning_rate=1e-3,
@@ -185,7 +189,6 @@ _PAPER = Networks(
     alphas=(0.0, 0.01, 0.1, 1.0),
     betas=(0.0, 0.01, 0.1, 1.0),
     weight_decay=1e-2,
-    rival_decay=None,
     epochs=400,
     fewest_steps=1,
     most_steps=10**9,

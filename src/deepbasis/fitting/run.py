@@ -197,13 +197,14 @@ def _train_networks(
     """
     candidate = runner.plan.candidates[0]
     seeds = draw_seeds(spec.random_state, candidate.members)
+    racing = has_time_to_race(runner, seeds[0], folds[0])
+    winner, found = race(runner, seeds[0], folds[0]) if racing else (candidate, None)
     if len(folds) == 1:
-        racing = has_time_to_race(runner, seeds[0], folds[0])
-        winner, found = race(runner, seeds[0], folds[0]) if racing else (candidate, None)
         if found is None:
             found = _within_time(runner, winner, seeds, folds[0].data, folds[0].selecting)
         return found, found.predict(folds[0].held_out.x), folds
-    found = _within_time(runner, candidate, seeds, *data.by_turns(folds, len(seeds)))
+    if found is None:
+        found = _within_time(runner, winner, seeds, *data.by_turns(folds, len(seeds)))
     parts = by_folds(found, folds)
     return found, predict_held_out(parts), [fold for _, fold in parts]
 

@@ -24,6 +24,8 @@ LEAST_ROWS = 5
 """Of each rating: new rows will hardly have another."""
 MOST_LOSS = 0.005
 """Of the CRPS, which the values may cost."""
+LEAST_GAIN = 0.02
+"""Of the CRPS, which the values must gain where the log score does not."""
 
 _SCALES = (0.5, 0.7, 1.0, 1.4)  # of the variance of a latent number
 _LEAST_MASS = 1e-12
@@ -34,7 +36,9 @@ def choose_values(x: Floats, y: Floats, weight: Floats, every_y: Floats, otherwi
 
     Simple models predict rows that they have not seen, once the number, calibrated, and once the latent number behind
     its values. A number is scored by the probability of what lies nearer to y than to other values. With the ridge
-    regression and with nearest neighbours the log score must gain by two standard errors, and the CRPS must not rise.
+    regression and with nearest neighbours the log score must gain by two standard errors and the CRPS must not rise;
+    or the CRPS must fall by 2 % and by two standard errors, and the log score must not lose by more than one. Ratings
+    have as good a density between their values as on them: the CRPS shows what the density wastes there.
     """
     kind = _kind(every_y)
     x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
@@ -52,13 +56,23 @@ def choose_values(x: Floats, y: Floats, weight: Floats, every_y: Floats, otherwi
         mass = theirs.cdf(torch.from_numpy(high)) - theirs.cdf(torch.from_numpy(low))
         ours = _of_values(valued, left_of, y, weight)
         log_scores = ours.log_prob(y).numpy() - np.log(np.maximum(mass.numpy(), _LEAST_MASS))
-        gain = float(shares @ log_scores)
-        error = float(np.sqrt(np.sum((shares * (log_scores - gain)) ** 2)))
-        crps = [float(shares @ one.crps(y).numpy()) for one in (ours, theirs)]
-        if not gain > 2.0 * error or crps[0] > (1.0 + MOST_LOSS) * crps[1]:
+        nats, doubt = _mean_and_error(log_scores, shares)
+        number_crps = theirs.crps(y).numpy()
+        lower, error = _mean_and_error(number_crps - ours.crps(y).numpy(), shares)
+        whole = float(shares @ number_crps)
+        likelier = nats > 2.0 * doubt and lower >= -MOST_LOSS * whole
+        sharper = lower > max(2.0 * error, LEAST_GAIN * whole) and nats > -doubt
+        if not (likelier or sharper):
             return None
-        gains.append(gain)
-    return kind, f"probabilities of its values gain {min(gains):.2g} nats a row in simple models"
+        gains.append((nats, lower / whole))
+    nats, share = map(min, zip(*gains, strict=True))
+    words = f"gain {nats:.2g} nats a row" if nats > 0.0 else f"lower the CRPS by {100 * share:.0f} %"
+    return kind, f"probabilities of its values {words} in simple models"
+
+
+def _mean_and_error(values: Floats, shares: Floats) -> tuple[float, float]:
+    mean = float(shares @ values)
+    return mean, float(np.sqrt(np.sum((shares * (values - mean)) ** 2)))
 
 
 def _kind(every_y: Floats) -> str | None:
