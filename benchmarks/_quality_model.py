@@ -178,7 +178,7 @@ def evaluate(answer: Answer, y: Float[Tensor, " n"]) -> Scores:
 
 
 def evaluate_own(answer: Answer, own: Own) -> Scores:
-    """The scores that the scaled target would have. A density is `std` times as large then; a probability is the same."""
+    """The scores of the scaled target, whose density is `std` times as large; a probability stays the same."""
     scores = evaluate(answer, torch.from_numpy(own.test))
     for name in ("crps", "crps_40", "mae", "rmse", "width_95"):
         scores[name] = None if scores[name] is None else scores[name] / own.std

@@ -131,8 +131,8 @@ class Arguments:
         'Embedding of the inputs; auto: periodic-linear, or fourier for maps (two or three number columns). "fourier" '
         'gives the network waves across all columns together, for coordinates; "periodic" gives it waves of each '
         'column, "periodic-linear" a few combinations of them, and "piecewise-linear" bins of each column. A map has '
-        "no missing values, and more than 2,000 rows to fit. auto is none for classes up to 2,000 rows to fit, and with "
-        "more than 128 encoded columns unless they are a map.",
+        "no missing values, and more than 2,000 rows to fit. auto is none for classes up to 2,000 rows, and with more "
+        "than 128 encoded columns unless they are a map.",
         MODEL,
     )
     columns: Any = argument(
@@ -178,8 +178,8 @@ class Arguments:
         AUTO,
         one_of(lambda: (AUTO, *OPTIMISERS)),
         "What trains the matrices inside the network; auto: muon, or adamw up to 2,000 rows to fit, where from 1,000 "
-        'on a race of 300 steps may choose muon. "adamw" is the paper\'s, and trains everything else with either. "lbfgs" '
-        "is for exact training (objective mml), where auto is lbfgs for shallow kernels and adamw for networks.",
+        'on a race of 300 steps may choose muon. "adamw" is the paper\'s, and trains everything else with either. '
+        '"lbfgs" is for exact training (objective mml), where auto is lbfgs for kernels and adamw for networks.',
         TRAINING,
     )
     learning_rate: float | str = argument(
