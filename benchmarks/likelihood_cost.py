@@ -3,8 +3,8 @@
     python benchmarks/likelihood_cost.py           # this machine's CPU -> benchmarks/results/likelihoods-cpu.json
     python benchmarks/likelihood_cost.py --quick   # does it run? nothing written
 
-A step is gather, forward, backward and optimiser, as a fit of 5,000 rows with 16 number columns makes it: 4 members, the
-default's network of a CPU, and the same with a basis of rank 128, as in the paper. Likelihoods take turns, an epoch
+A step is gather, forward, backward and optimiser, as a fit of 5,000 rows with 16 number columns makes it: 4 members,
+the default's network of a CPU, and the same with a basis of rank 128, as in the paper. Likelihoods take turns, an epoch
 each, and the ratio is of epochs of the same turn: the median of the turns, and its quartiles. Seconds are those of the
 processor, on one thread.
 """

@@ -37,7 +37,11 @@ def _when_new(fn: Callable[..., Any], checked: Callable[..., Any]) -> Callable[.
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         look = (fn, *map(_look, args), *kwargs, *map(_look, kwargs.values()))
-        if look in _checked:
+        try:
+            known = look in _checked
+        except TypeError:  # a size that is a symbol, as in an export
+            return checked(*args, **kwargs)
+        if known:
             return fn(*args, **kwargs)
         result = checked(*args, **kwargs)
         _checked.add(look)
