@@ -13,13 +13,14 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from jaxtyping import install_import_hook
+
+import support.shapes
 
 CHECK_SHAPES = os.environ.get("DEEPBASIS_CHECK_SHAPES", "1") == "1"
 if CHECK_SHAPES and find_spec("beartype"):
-    install_import_hook("deepbasis.gp", "beartype.beartype")
+    support.shapes.install()
 
-import support.own  # noqa: E402, F401  before a test registers a name of its own
+import support.own  # noqa: E402  before a test registers a name of its own
 
 SEVERAL_PROCESSES = {"workers", "two_workers", "three_workers"}
 """Fixtures whose tests are all slow: each process imports torch, and two cores have two tests to run already."""
@@ -76,7 +77,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 @pytest.fixture(scope="session")
 def few_exact_steps() -> str:
-    """The name of a recipe with ten steps of exact training."""
+    """The name of a recipe with five steps of exact training."""
     from support.recipes import FEW_STEPS  # after the hook above
 
     return FEW_STEPS
@@ -85,3 +86,4 @@ def few_exact_steps() -> str:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+    support.shapes.forget()

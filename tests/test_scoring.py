@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import scoringrules
 from sklearn import config_context
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
@@ -46,6 +45,8 @@ def test_weights_count_rows(model, data):
 
 @pytest.mark.parametrize("coverage", [0.5, 0.95])
 def test_the_interval_score_is_scoringrules(model, data, coverage):
+    import scoringrules  # compiles for seconds when it is imported
+
     X, y = data
     y = y + np.where(np.arange(60) % 7 == 0, 3.0, 0.0)  # some lie outside
     lower, upper = model.predict_interval(X, coverage)

@@ -58,7 +58,7 @@ RUNS = [
     ("dbk-silu", 3, {**ALL, "optimiser": "muon"}, {}),
     ("dbk-silu", 1, {"optimiser": "muon", "average": 0.9}, {}),
     ("dbk-silu", 4, {**ALL, "objective": "mml"}, {}),
-    ("dbk-rbf", 5, ALL, {"wave_size": 2}),
+    ("dbk-rbf", 3, ALL, {"wave_size": 2}),
     ("dnn", 2, {}, {}),
     ("dbk-silu", 2, {"precision": "float32"}, {}),
     ("dbk-silu", 2, {"precision": "bf16"}, {}),

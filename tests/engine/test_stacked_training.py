@@ -85,7 +85,7 @@ def test_weights_are_repetitions(lab, method, objective, count):
     x, y = lab.data.x, lab.data.y
     weight = torch.arange(len(y), dtype=torch.float64) % 4
     repeated = Rows(x.repeat_interleave(weight.long(), 0), y.repeat_interleave(weight.long(), 0))
-    settings = lab.settings(method, objective=objective, epochs=6, batch_size=1000)
+    settings = lab.settings(method, objective=objective, epochs=4, batch_size=1000)
     runs = [
         train(lab.build(method), lab.members(count), rows, lab.validation, settings)
         for rows in (Rows(x, y, weight), repeated, lab.data)

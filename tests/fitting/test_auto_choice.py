@@ -108,7 +108,7 @@ def test_float32_has_digits_enough_for_the_small_jitter(method: str) -> None:
     """Tables of more than 256 rows are float32: means a thousandth of the target's spread apart at most."""
     X, y = easy(252)
     X_new, _ = easy(100, 2)
-    changes = {"method": method, "objective": "mml", "members": 1, "rank": 64, "epochs": 40, "optimiser": "adamw"}
+    changes = {"method": method, "objective": "mml", "members": 1, "rank": 64, "epochs": 15, "optimiser": "adamw"}
     single, double = (small(**changes, dtype=dtype).fit(X, y) for dtype in ("float32", "float64"))
     for ours, exactly in zip(single.predict(X_new, True), double.predict(X_new, True), strict=True):
         np.testing.assert_allclose(ours, exactly, rtol=0.0, atol=2e-3 * y.std())

@@ -44,7 +44,7 @@ def assert_scaled(calibration: Calibration | None, before: GaussianMixture, afte
 )
 def test_the_scales_are_those_of_the_validation_rows(changes: dict[str, Any]) -> None:
     X, y = easy(200)
-    plain, model = calibrated_pair(X, y, epochs=20, **changes)
+    plain, model = calibrated_pair(X, y, epochs=6, **changes)
     _, outside = Table(X, y).split(model.validation_fraction)
     assert plain.calibration_ is None
     assert_scaled(model.calibration_, plain.predict_dist(X, as_tensor=True), model.predict_dist(X, as_tensor=True))

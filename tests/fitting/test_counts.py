@@ -120,8 +120,8 @@ def test_the_edges_of_ratings_too_and_a_value_without_rows_is_possible():
 @pytest.mark.parametrize(
     ("target", "y", "words"),
     [
-        ("count", [0.0, 1.5, 2.0], "target='count' needs whole numbers from 0, and there is 1.5"),
-        ("count", [0.0, -1.0, 2.0], "target='count' needs whole numbers from 0, and there is -1"),
+        ("count", [0.0, 1.5, 2.0], r"target='count' needs whole numbers from 0, and y is 1\.5 in row 1; use"),
+        ("count", [0.0, -1.0, 2.0], "target='count' needs whole numbers from 0, and y is -1 in row 1; use"),
         ("count", [0.0, 300.0, 2.0], "target='count' is for counts below 255, and there is 300"),
     ],
 )

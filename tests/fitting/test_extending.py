@@ -93,8 +93,9 @@ ADDED = {
 }
 
 
-@pytest.mark.parametrize("added", ADDED)
-@pytest.mark.parametrize("fraction", ["auto", 0.2], ids=["folds", "one split"])
+@pytest.mark.parametrize(
+    ("added", "fraction"), [("likelihood", "auto"), ("likelihood", 0.2), ("expansion", 0.2), ("embedding", "auto")]
+)
 def test_it_is_fitted_saved_and_loaded_by_its_name(added: str, fraction: Any, tmp_path: Path) -> None:
     X, y = table()
     model = small(validation_fraction=fraction, **ADDED[added]).fit(X, y)

@@ -4,17 +4,20 @@ import numpy as np
 import pytest
 
 from deepbasis.errors import NoveltyWarning
-from support.own import METHODS
+from support.own import METHODS, OUTLOOK
 from support.regressors import easy, mixed, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("objective", [None, "mml"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "objective"),
+    [
+        *((method, None) for method in METHODS),
+        *((method, "mml") for method in METHODS if method not in {*OUTLOOK, "dnn"}),
+    ],
+)
 def test_every_method_predicts_a_distribution_no_narrower_than_its_noise(method: str, objective: str | None) -> None:
-    if method == "dnn" and objective == "mml":
-        pytest.skip("a network without a distribution over its weights has no marginal likelihood")
     X, y = easy()
     model = small(method=method, objective=objective).fit(X, y)
     with pytest.warns(NoveltyWarning):
@@ -47,7 +50,7 @@ def test_the_rank_that_is_told_is_that_of_the_members(method: str) -> None:
 def test_it_learns(method: str) -> None:
     X, y = easy(300)
     X_new, y_new = easy(300, seed=1)
-    model = small(method=method, epochs=150, rank=16, width=16, learning_rate=1e-2).fit(X, y)
+    model = small(method=method, epochs=60, rank=16, width=16, learning_rate=2e-2).fit(X, y)
     assert model.score(X_new, y_new) > 0.8
     assert 0.8 < model.evaluate(X_new, y_new)["coverage_95"] < 1.0
 
@@ -55,11 +58,11 @@ def test_it_learns(method: str) -> None:
 def test_exact_training_learns() -> None:
     X, y = easy(200)
     X_new, y_new = easy(200, seed=1)
-    assert small(objective="mml", epochs=60, rank=16, learning_rate=1e-2).fit(X, y).score(X_new, y_new) > 0.8
+    assert small(objective="mml", epochs=30, rank=16, learning_rate=2e-2).fit(X, y).score(X_new, y_new) > 0.8
 
 
 def test_a_category_matters_where_it_does() -> None:
     table, y = mixed(250)
-    model = small(epochs=200, rank=16, width=16, learning_rate=1e-2).fit(table, y)
+    model = small(epochs=80, rank=16, width=16, learning_rate=2e-2).fit(table, y)
     red, blue = (model.predict(table.assign(color=name)).mean() for name in ("red", "blue"))
     assert 2.0 < red - blue < 4.0

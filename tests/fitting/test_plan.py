@@ -431,6 +431,6 @@ def test_a_fit_follows_its_plan_and_says_who_won(few_exact_steps):
 
 
 def test_a_recipe_can_be_added(few_exact_steps):
-    assert network(500, spec={"recipe": few_exact_steps, "objective": "mml"}).settings.epochs == 10
+    assert network(500, spec={"recipe": few_exact_steps, "objective": "mml"}).settings.epochs == 5
     with pytest.raises(InputError, match="recipe must be one of"):
         Spec(recipe="nonsense")

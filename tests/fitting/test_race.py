@@ -74,7 +74,7 @@ def model(decay: float, rival_decay: float, **changes: Any) -> DeepBasisRegresso
     """A regressor whose networks race for 20 steps, two epochs, and then train for 160."""
     plain = replace(DEFAULT.large, weight_decay=decay, fewest_steps=165, epochs=1)
     large = replace(plain, rival=replace(plain, embedding="none", weight_decay=rival_decay))
-    steps = {"race_steps": 20, "small_rows": 10, "line_rows": 0, "batch_size": 128}
+    steps = {"race_steps": 20, "small_rows": 10, "line_rows": 0, "batch_size": 32}
     short = recipe(f"race {decay} {rival_decay}", large=large, **steps)
     settings = {"members": 2, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu", "validation_fraction": 0.2}
     return DeepBasisRegressor(**{**settings, "recipe": short, "target": "identity", **changes})
@@ -82,7 +82,7 @@ def model(decay: float, rival_decay: float, **changes: Any) -> DeepBasisRegresso
 
 def table() -> tuple[np.ndarray, np.ndarray]:
     """Not a map: three columns would be one."""
-    X, y = easy(1_500)
+    X, y = easy(400)
     return np.hstack([X, X[::-1, :2]]), y
 
 

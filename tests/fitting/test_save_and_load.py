@@ -22,8 +22,10 @@ from support.own import METHODS
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    [*((method, "float32") for method in METHODS), *((method, "float64") for method in ("dbk-silu", "sv-rbf", "dnn"))],
+)
 def test_every_method_is_loaded_as_it_was_saved(path: Path, method: str, dtype: str) -> None:
     X, y = numbers()
     model = small(method=method, dtype=dtype).fit(X, y)

@@ -32,7 +32,7 @@ def model(request: pytest.FixtureRequest) -> DeepBasisRegressor:
 
 
 def test_all_predictions_agree_in_the_targets_units(model):
-    X, y = skewed(300, 1)
+    X, y = skewed(100, 1)
     predicted = model.predict_dist(X)
     mean, std = model.predict(X, return_std=True)
     draws = model.sample_y(X, 3_000, random_state=0)
@@ -40,7 +40,7 @@ def test_all_predictions_agree_in_the_targets_units(model):
     np.testing.assert_allclose(mean, draws.mean(1), atol=5.0 * std.max() / np.sqrt(3_000))
     low, high = model.predict_interval(X, 0.8)
     close(np.stack([low, high], 1), model.predict_quantiles(X, [0.1, 0.9]))
-    close(predicted.cdf(high), np.full(300, 0.9), rtol=1e-6)
+    close(predicted.cdf(high), np.full(100, 0.9), rtol=1e-6)
     assert (draws.std(1) / std).mean() == pytest.approx(1.0, abs=0.1)
     scores = model.evaluate(X, y)
     close(scores["crps"], predicted.crps(y).mean())
@@ -53,9 +53,9 @@ def test_all_predictions_agree_in_the_targets_units(model):
 
 
 def test_validation_scores_are_in_the_targets_units(model):
-    X, y = skewed(400)
-    asked = small(target=model.target, epochs=30).fit(X, y, X_val=X[:100], y_val=y[:100])
-    again = asked.evaluate(X[:100], y[:100])
+    X, y = skewed(120)
+    asked = small(target=model.target, epochs=3).fit(X, y, X_val=X[:50], y_val=y[:50])
+    again = asked.evaluate(X[:50], y[:50])
     for name, value in again.items():
         close(asked.validation_[name], value, rtol=1e-4)
 

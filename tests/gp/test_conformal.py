@@ -11,7 +11,7 @@ from deepbasis.gp.conformal import AdaptiveIntervals, Conformal, central, depths
 from deepbasis.gp.discrete import Discrete, Steps
 from deepbasis.gp.predictive import Gaussian, Predictive
 
-DRAWS = 1_000
+DRAWS = 400
 
 
 def rows(n: int, rng: np.random.Generator) -> tuple[Gaussian, torch.Tensor]:

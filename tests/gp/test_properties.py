@@ -19,7 +19,7 @@ from support.own import METHODS, OBJECTIVES, OUTLOOK
 D, R, H = 3, 8, 8
 ROWS = 1000
 """Predictions of one model at one stage."""
-FEW, MANY = 5, 40
+FEW, MANY = 1, 40
 """Examples beside the extreme ones."""
 LEAST_TOTAL = 100_000
 """Predictions to be checked in all, over the methods and both dtypes."""

@@ -15,8 +15,8 @@ def recipe(name: str, **changes: Any) -> str:
     return name
 
 
-FEW_STEPS = recipe("few-exact-steps", exact_steps=10, search_steps=10)
-"""method="auto" trains a shallow kernel for as long as the recipe says, whatever the epochs: here for ten steps."""
+FEW_STEPS = recipe("few-exact-steps", exact_steps=5, search_steps=5)
+"""method="auto" trains a shallow kernel for as long as the recipe says, whatever the epochs: here for five steps."""
 
 
 def only(*methods: str, **changes: Any) -> str:

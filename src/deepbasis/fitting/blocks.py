@@ -28,6 +28,6 @@ class Encode:
 
 
 def components(fitted: Fitted) -> int:
-    """Of the mixture that a row's prediction is, of all outputs together."""
+    """How many components the prediction of a row is a mixture of, in all outputs together."""
     scales = 1 if fitted.calibration is None else len(fitted.calibration.scales)
     return max(1, len(fitted.target.outputs)) * len(fitted.models) * scales

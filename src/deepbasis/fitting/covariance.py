@@ -28,7 +28,7 @@ def covariance(fitted: Fitted, X: Any) -> NDArray[np.float64]:
             "predict_dist(X).covariance is between the outputs of each row"
         )
     if getattr(models[0].likelihood, "latents", 0):
-        raise InputError("return_cov is for constant noise, and that of this model is a function: fit without it")
+        raise InputError("return_cov is for constant noise: fit with noise='constant'")
     if target.warp is not None or not isinstance(models[0].likelihood, GaussianLikelihood):
         raise InputError(
             f"return_cov is for a target that is not transformed, and this one is ({target.name}): fit with "

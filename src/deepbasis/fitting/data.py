@@ -213,8 +213,9 @@ class TableData:
         return folds
 
     def holds_each_out_alone(self, held_out: Rows) -> bool:
-        """Whether these rows, those of all folds, are all rows, each once and none a copy of another: only then is
-        what is predicted given all other rows predicted by none that is the same."""
+        """Whether the held-out rows of all folds are the whole table, each row once and none a copy of another.
+
+        Only then is each row predicted from rows that are all different from it."""
         different = int(row_labels(self.encoded.x.numpy()).max()) + 1
         return len(self.held_out) > 1 and len(held_out) == different == len(self.encoded)
 

@@ -84,7 +84,7 @@ class Diagnosis:
         ):
             raise ValueError("its diagnosis has too many numbers or sentences, or too few")
         if not all(type(text) is str for text in lists["findings"]):
-            raise ValueError("a finding is no text")
+            raise ValueError("a finding is not a text")
         shares = {k: tuple(check_number(k, one, at_least=0.0) for one in lists[k]) for k in lengths}
         if max(max(some) for some in shares.values()) > 1.0 + 1e-9:
             raise ValueError("a share of its diagnosis is above 1")

@@ -39,9 +39,9 @@ from deepbasis.tables.preprocessing import Preprocessor
 DONORS = 16
 """Rows of the fit that lend their values."""
 KERNEL_ROWS, FEWEST_ROWS = 600, 30
-"""Rows that a kernel beside the networks is trained on, and the fewest, to train it and to judge it."""
+"""The most rows to train a kernel beside the networks on, and the fewest, to train it or to judge it."""
 AS_GOOD = 1.1
-"""Times the CRPS of the networks on held-out rows, that it may have at most."""
+"""How many times the networks' CRPS on held-out rows the kernel's may be."""
 
 _REACH = 2.0  # times the range of most values, beyond its ends: where a number becomes unknown
 _ROUNDING = 1e-3  # of an encoded value
@@ -203,16 +203,16 @@ class Distance:
             if not bool((values.abs() <= LARGEST).all()):
                 raise ValueError(f"the {name} of its distance is not finite, or beyond {LARGEST:g}")
         if bool((own["low"] > own["high"]).any()) or bool((own["least"] > own["most"]).any()):
-            raise ValueError("the ranges of its distance are in no order")
+            raise ValueError("the ranges of its distance are not in order")
         parameters = {name.removeprefix("kernel."): value for name, value in found.items() if name not in own}
         if state["kernel"] is None:
             if parameters:
-                raise ValueError("its distance has a kernel that it does not speak of")
+                raise ValueError("its distance has a kernel that its metadata do not mention")
             return cls(**own)
         usual = check_number("usual", state["kernel"]["usual"], above=0.0)
         architecture = Architecture(**state["kernel"]["architecture"])
         if not architecture.is_shallow or architecture.likelihood != "gaussian" or architecture.trend != "none":
-            raise ValueError("the kernel of its distance is no shallow one")
+            raise ValueError("the kernel of its distance is not a shallow one")
         return cls(**own, kernel=Kernel(build(architecture, width, parameters), architecture, usual))
 
 

@@ -154,7 +154,7 @@ class Novelty:
         if not 0 < rows <= REFERENCE or not 0 < scores <= CALIBRATION:
             raise ValueError(f"its novelty has {rows} and {scores} rows")
         if bool((found["spread"] < _LEAST_SPREAD / 2).any()) or bool((found["scores"].diff() < 0).any()):
-            raise ValueError("its novelty has a column without spread, or scores in no order")
+            raise ValueError("its novelty has a column without spread, or scores that are not in order")
         if not all(bool((found[name].diff() > 0).all()) for name in ("knots", "marks")):
             raise ValueError("the quantiles of its novelty do not increase")
         return cls(**found)

@@ -36,7 +36,7 @@ def in_time(
 ) -> Candidate | None:
     """The candidate with as many epochs as this share of the time left has room for.
 
-    None is a kernel for which there is too little.
+    None: a kernel that there is too little time for.
     """
     deadline, settings = runner.execution.deadline, candidate.settings
     if deadline is None:

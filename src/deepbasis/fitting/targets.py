@@ -21,7 +21,7 @@ from deepbasis.gp.rates import Rate
 from deepbasis.gp.warps import Log
 from deepbasis.tables.scaler import Several, TargetScaler
 from deepbasis.tables.source import Source
-from deepbasis.tables.targets import check_counts
+from deepbasis.tables.targets import check_counts, is_no_count
 from deepbasis.tables.warps import count_steps, ordinal_steps, quantile_warp, transformer_warp
 
 Floats = NDArray[np.float64]
@@ -75,10 +75,9 @@ def target_scaler(
         warp = transformer_warp(name, y, weight, ends)
     elif name == LOG:
         if ends[0] <= 0.0:
-            row = int(np.argmax(every_y <= 0.0))
-            place = f"y is {every_y[row]:g} in row {row}" if row < len(y) and complete else f"one is {ends[0]:g}"
             raise InputError(
-                f"the log of a target needs positive numbers, and {place}; use target='warp', or leave such rows out"
+                f"the log of a target needs positive numbers, and {_first(every_y <= 0.0, every_y, y, complete)}; use "
+                "target='warp', or leave such rows out"
             )
         warp = Log(float(np.log(y.max())))
     elif name == WARP:
@@ -88,8 +87,20 @@ def target_scaler(
     elif name != IDENTITY:
         if censored:
             raise InputError(f"target={name!r} has values, not bounds: leave lower and upper out, or use another")
+        wrong = is_no_count(every_y)
+        if name == COUNT and wrong.any():
+            raise InputError(
+                f"target='count' needs whole numbers from 0, and {_first(wrong, every_y, y, complete)}; use "
+                "target='ordinal' for ratings, or target='warp'"
+            )
         warp = (count_steps if name == COUNT else ordinal_steps)(y, weight, every_y)
     return replace(TargetScaler.fit(y, weight, warp), lower=bound_names[0], upper=bound_names[1]), why
+
+
+def _first(wrong: NDArray[np.bool_], every_y: Floats, y: Floats, complete: bool) -> str:
+    """The first such target, and its row where that is known to the user."""
+    row = int(np.argmax(wrong))
+    return f"y is {every_y[row]:g} in row {row}" if row < len(y) and complete else f"one is {every_y[row]:g}"
 
 
 def bound_columns(target: TargetScaler, data: Any, lower: str | None, upper: str | None) -> list[str | None]:

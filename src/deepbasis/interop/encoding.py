@@ -15,7 +15,7 @@ _KINDS = ("numeric", "boolean")
 
 
 def number_columns(preprocessor: Preprocessor, what: str) -> tuple[list[str], list[Encoding]]:
-    """The columns that tensors of numbers can hold; one that says something and is no number is an error."""
+    """The columns that tensors of numbers can hold; an informative column of another kind is an error."""
     found = []
     for name, encoding in zip(preprocessor.names, preprocessor.encodings, strict=True):
         plain = encoding.kind in _KINDS and encoding.rule is None

@@ -315,7 +315,7 @@ _WORDS = {
 
 
 def no_numbers(column: Column) -> Column:
-    """A column of categories with those alone that are not numbers: it takes one of them to make a column text."""
+    """Only those categories of a column that cannot be read as numbers: a single one makes a column text."""
     strange = np.array([*(not reads_as("numeric", name) for name in column.categories), False])[column.values]
     return Column(column.label, column.kind, np.where(strange, column.values, -1), column.categories)
 

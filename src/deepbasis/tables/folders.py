@@ -1,4 +1,4 @@
-"""Folders of predictions: where each file's go, which they may not, and which are of files that are no longer there.
+"""Folders of predictions: a part for each input file, where parts may be written, and parts whose input is gone.
 
 A file beside the parts records which of them belong to which table: the part of an input that is no longer there is
 removed.
@@ -63,7 +63,7 @@ def check_not_read_again(data: Any, out: str | os.PathLike[str], paths: Sequence
 
 
 def _is_among(files: Sequence[Path], folder: Path) -> bool:
-    """Whether a folder is one of those that the files of a data set are in, or is below the one that all are in."""
+    """Whether a folder holds files of the data set, or lies below the folder that all of them are in."""
     own = {file.resolve().parent for file in files}
     common = Path(os.path.commonpath(own)) if own else Path("/")
     return folder in own or (common != common.parent and folder.is_relative_to(common))

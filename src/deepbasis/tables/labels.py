@@ -182,5 +182,5 @@ def _class_weight(asked: Any, values: list[Any]) -> str | tuple[float, ...] | No
         raise InputError(f"class_weight must be 'balanced', a dict from a class to its weight, or None, got {asked!r}")
     unknown = [label for label in asked if label not in values]
     if unknown:
-        raise InputError(f"class_weight has a weight for {unknown[0]!r}, which is no class of y")
+        raise InputError(f"class_weight has a weight for {unknown[0]!r}, which is not a class of y")
     return tuple(check_number(f"class_weight of {value!r}", asked.get(value, 1.0), at_least=0.0) for value in values)

@@ -69,9 +69,9 @@ class Preprocessor:
     ) -> Preprocessor:
         """From the rows of positive weight.
 
-        A column without values in them is refused. Where they are some rows of a larger table, whose columns are
-        `within`, only one without values there is; the others have no output.
-        `rules` are those that the columns were made of text by, and `spikes_above` is that of `fit_encoding`.
+        A column that has no values in these rows is refused. If they are part of a larger table, whose columns are
+        `within`, it is refused only if it has none there either; otherwise it has no output.
+        `rules` say how columns were made from text, and `spikes_above` is that of `fit_encoding`.
         """
         if weight is not None and not weight.all():
             keep = weight > 0

@@ -76,9 +76,13 @@ def output_names(y: Any, outputs: int) -> tuple[str, ...]:
     return tuple(names)
 
 
+def is_no_count(y: Floats) -> NDArray[np.bool_]:
+    return (y < 0) | (y != np.floor(y))
+
+
 def check_counts(y: Floats) -> Floats:
     """Whole numbers from 0."""
-    wrong = (y < 0) | (y != np.floor(y))
+    wrong = is_no_count(y)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(

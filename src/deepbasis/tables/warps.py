@@ -61,12 +61,6 @@ def count_steps(y: Floats, weight: Floats | None, every_y: Floats) -> Steps | No
 
     So counts that no row has get a probability too, up to twice the largest.
     """
-    wrong = (every_y < 0) | (every_y != np.floor(every_y))
-    if wrong.any():
-        raise InputError(
-            f"target='count' needs whole numbers from 0, and there is {every_y[np.argmax(wrong)]:g}; use "
-            "target='ordinal' for ratings, or 'warp'"
-        )
     largest = int(every_y.max())
     if largest >= MOST_VALUES - 1:
         raise InputError(
