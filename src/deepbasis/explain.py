@@ -302,7 +302,7 @@ def _with(columns: Sequence[Column], k: int, other: Column) -> list[Column]:
 
 
 def _encoded(fitted: Fitted, columns: Sequence[Column]) -> torch.Tensor:
-    return torch.from_numpy(fitted.preprocessor.encoded(columns)).to(fitted.ensemble.stack.dtype)
+    return torch.from_numpy(fitted.preprocessor.encoded(columns)).to(fitted.dtype)
 
 
 def _predict(fitted: Fitted, columns: Sequence[Column]) -> PredictiveDistribution:
