@@ -2,7 +2,7 @@
 
     python benchmarks/bayesopt.py                             # ten seeds, 100 evaluations -> results/bayesopt
     python benchmarks/bayesopt.py --seeds 3 --evaluations 40  # shorter
-    python benchmarks/bayesopt.py --seconds                   # what a model of 5,000 rows costs -> seconds.md
+    python benchmarks/bayesopt.py --seconds                   # what a model of 5,000 rows costs, on the same page
     python benchmarks/bayesopt.py --quick                     # does it run? nothing is written
 
 Hartmann6 and Ackley in 4 dimensions, maximised by LogExpectedImprovement from 20 Sobol points; and the strongest
@@ -42,6 +42,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "bayesopt"
 START, REFIT = 20, 10
 ROWS, FEWER, ROUNDS, ASKED = 5_000, 1_000, 3, 200  # of `--seconds`
+COST = "## A model of"  # where its part of the page begins
 
 
 class Function:
@@ -158,7 +159,7 @@ def cost(folder: Path) -> None:
     really = _seconds(lambda: fit_gpytorch_mll(whole)) if estimate < 600.0 else None
     ran = "was not run" if really is None else f"took {really:.0f} s, of {whole.count} evaluations"
     lines = [
-        f"# A model of {ROWS:,} rows",
+        f"{COST} {ROWS:,} rows",
         "",
         f"Hartmann6 with noise of .01; seconds of one thread, medians of {ROUNDS} turns, interleaved.",
         "",
@@ -176,8 +177,7 @@ def cost(folder: Path) -> None:
         f"`python benchmarks/bayesopt.py --seconds`; {made()}",
     ]
     print("\n".join(lines))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "seconds.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_page(folder, cost=lines)
 
 
 class Counted(ExactMarginalLogLikelihood):
@@ -269,7 +269,17 @@ def write(folder: Path, rows: list[dict[str, Any]], *, seeds: int, evaluations: 
                 cells.append(f"{middle:.3g} [{low:.3g}, {high:.3g}]")
             lines.append(f"| {name} | {model} | {' | '.join(cells)} |")
     lines += ["", f"`python benchmarks/bayesopt.py --seeds {seeds} --evaluations {evaluations}`; {made()}"]
-    (folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_page(folder, regret=lines)
+
+
+def write_page(folder: Path, regret: list[str] | None = None, cost: list[str] | None = None) -> None:
+    """A page of two parts, of which each is written by itself and leaves the other as it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "table.md"
+    first, found, second = (page.read_text(encoding="utf-8") if page.exists() else "").partition(COST)
+    first = first if regret is None else "\n".join(regret) + "\n\n"
+    second = found + second if cost is None else "\n".join(cost) + "\n"
+    page.write_text((first + second).rstrip() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
