@@ -82,8 +82,8 @@ def _columns(fitted: Fitted, sample: Sample) -> Iterable[str]:
         for one in effects:
             yield drawing(
                 f"{one.column}: from {one.mean.min():.3g} to {one.mean.max():.3g}",
-                f"Effect of {one.column}: the mean prediction goes from {one.mean[0]:.3g} to {one.mean[-1]:.3g}, and lies "
-                f"between {one.mean.min():.3g} and {one.mean.max():.3g}.",
+                f"Effect of {one.column}: the mean prediction goes from {one.mean[0]:.3g} to {one.mean[-1]:.3g}, and "
+                f"lies between {one.mean.min():.3g} and {one.mean.max():.3g}.",
                 partial(_draw_effect, one, (least, most)),
                 *_PANEL,
             )
