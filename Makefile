@@ -10,7 +10,7 @@ LOWEST := tests/tables tests/test_storage.py tests/fitting/test_mixed_tables.py 
 LOCK   := .ci/requirements.lock
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-slow test-kernels test-all coverage check format bench smoke lock docs release lowest clean
+.PHONY: demo test test-slow test-kernels test-all coverage check format bench smoke lock docs release lowest skpro clean
 
 $(STAMP): pyproject.toml constraints.txt $(LOCK)
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,17 @@ test-slow: $(STAMP)  ## the others: compiled, long and full-size tests
 
 test-kernels: $(STAMP)  ## the fused kernels, in Triton's interpreter
 	TRITON_INTERPRET=1 $(PYTEST) tests/engine/test_fused.py
+
+# An environment of its own, of a few packages, and after them those of .venv.
+build/skpro/.installed: .ci/skpro.txt $(STAMP)
+	rm -rf build/skpro && $(PYTHON) -m venv build/skpro
+	build/skpro/bin/python -m pip install --quiet --no-deps --requirement .ci/skpro.txt
+	$(RUN) -c "import sysconfig; print('$(CURDIR)/src', sysconfig.get_path('purelib'), sep='\n')" \
+	  > "$$(build/skpro/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/after.pth"
+	touch $@
+
+skpro: build/skpro/.installed  ## the adapter for skpro by skpro's own tests, beside the pandas that it needs
+	OMP_NUM_THREADS=1 build/skpro/bin/python -m pytest tests/interop/test_skpro.py
 
 test-all: test test-slow test-kernels  ## every test
 

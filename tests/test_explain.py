@@ -97,6 +97,17 @@ def test_an_effect_is_the_mean_prediction_with_one_value_for_all_rows(known):
     assert noise.std[-1] > 1.2 * noise.std[0]
 
 
+@pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # it has hardly been trained
+@pytest.mark.parametrize(("days", "apart"), [(2_000, 14), (300, 7), (60, 1)])
+def test_an_effect_over_years_shows_the_wave_of_the_year_and_not_that_of_the_week(days, apart):
+    """At moments of one weekday, or of one hour, close enough to each other."""
+    X = pd.DataFrame({"day": pd.date_range("2020-01-01 06:00", periods=days)})
+    model = small(members=1, epochs=1).fit(X, np.arange(float(days)))
+    values = explain.effect(model.fitted_, explain.Sample.of(model.fitted_, X), "day").values
+    assert set(np.diff(values)) == {86_400.0 * apart}
+    assert 0.9 * days < len(values) * apart <= days + apart
+
+
 def test_the_band_is_that_of_functions_drawn_from_the_model(known):
     model, sample = known
     X, _ = table()

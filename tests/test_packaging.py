@@ -1,5 +1,6 @@
 """What is published: wheel and sdist are built, opened and used outside of the source tree."""
 
+import json
 import os
 import re
 import subprocess
@@ -62,6 +63,34 @@ def unpack(archive: Path, folder: Path) -> Path:
     with tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
     return next(folder.glob("deepbasis-*")) / "src"
+
+
+def readme_of(folder: Path, address: str | None) -> str:
+    """What a package index would show, if the project had this home."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".ci/readme.py", "src/deepbasis/__init__.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text((ROOT / name).read_text())
+    stated = (folder / "pyproject.toml").read_text()
+    if address is not None:
+        stated = stated.replace("# [project.urls]", "[project.urls]")
+        stated = stated.replace('# Repository = "https://..."', f'Repository = "{address}"')
+    (folder / "pyproject.toml").write_text(stated)
+    return json.loads(run(sys.executable, "-m", "hatchling", "metadata", cwd=folder))["readme"]["text"]
+
+
+def test_links_of_the_readme_lead_to_the_projects_home_once_it_has_one(tmp_path: Path) -> None:
+    plain = (ROOT / "README.md").read_text()
+    assert readme_of(tmp_path / "none", None) == plain
+    home = "https://example.org/people/deepbasis"
+    found = readme_of(tmp_path / "some", home + "/")
+    targets = re.findall(r"\]\((.*?)\)", found)
+    assert len(targets) == len(re.findall(r"\]\(", plain)) > 10
+    for target in targets:
+        kind, path = re.fullmatch(rf"{home}/(blob|raw)/HEAD/([^#]*)(?:#.*)?", target).groups()
+        assert (ROOT / path).exists()
+        assert kind == ("raw" if path.endswith(".png") else "blob")
+    relative = re.sub(rf"\({home}/(blob|raw)/HEAD/", "(", found)
+    assert relative == plain
 
 
 @pytest.mark.slow

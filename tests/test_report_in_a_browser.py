@@ -23,11 +23,16 @@ pytestmark = [
 MEASURE = """<script>
 addEventListener("load", () => {
   const pictures = [...document.images];
-  document.body.dataset.found = JSON.stringify([
-    document.documentElement.scrollWidth - innerWidth, pictures.length, pictures.filter(p => p.naturalWidth > 0).length,
-  ]);
+  parent.postMessage([
+    innerWidth, document.documentElement.scrollWidth - innerWidth, pictures.length,
+    pictures.filter(p => p.naturalWidth > 0).length, Math.min(...pictures.map(p => 100 * p.width / p.naturalWidth)) | 0,
+  ], "*");
 });
 </script>"""
+# A window of a browser is never narrower than 500 pixels; a frame in it may be.
+FRAME = """<!doctype html><body style="margin:0">
+<iframe src="{page}" style="border:0;width:{width}px;height:1400px"></iframe>
+<script>addEventListener("message", e => {{ document.body.dataset.found = JSON.stringify(e.data) }})</script></body>"""
 
 
 @pytest.fixture(scope="module", params=["numbers", "classes"])
@@ -53,12 +58,16 @@ def browse(page: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("width", [390, 1200], ids=["phone", "desk"])
 def test_nothing_overflows_and_every_figure_is_drawn(page, width):
-    done = browse(page, f"--window-size={width},1400", "--dump-dom")
-    found = re.search(r'data-found="\[([-\d]+),(\d+),(\d+)\]"', done.stdout)
+    frame = page.parent / f"frame_{width}.html"
+    frame.write_text(FRAME.format(page=page.name, width=width), encoding="utf-8")
+    done = browse(frame, "--window-size=1300,1400", "--dump-dom", "--virtual-time-budget=10000")
+    found = re.search(r'data-found="\[([-\d,]+)\]"', done.stdout)
     assert found is not None, done.stdout[-500:]
-    too_wide, pictures, drawn = map(int, found.groups())
+    inner, too_wide, pictures, drawn, shrunk = map(int, found[1].split(","))
+    assert inner == width
     assert too_wide <= 0
     assert pictures == drawn >= 5
+    assert shrunk >= 70  # per cent: a label of 10 points is then 9 pixels high
     assert "CONSOLE" not in done.stderr
 
 

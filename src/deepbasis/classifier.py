@@ -19,6 +19,7 @@ from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.errors import InputError
 from deepbasis.faces import Face, Prepared, adopt
 from deepbasis.fitting import saved
+from deepbasis.fitting.distribution import frame
 from deepbasis.fitting.files import class_columns, predict_files, prepare_files
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.kinds import ANYTHING, CLASSES, LIKELIHOOD, one_of
@@ -141,6 +142,11 @@ class DeepBasisClassifier(ClassifierMixin, Face, BaseEstimator, Arguments):  # t
         predicted = self.fitted_.predict(X).tensors
         assert isinstance(predicted, Classes)  # the fit of a classifier
         return predicted.probabilities.numpy()
+
+    def predict_frame(self, X: Any) -> Any:
+        """A pandas DataFrame with the probability of each class, p_CLASS, and the index of X."""
+        check_is_fitted(self)
+        return frame(class_columns(self.fitted_), self.fitted_.predict(X), X.index if hasattr(X, "iloc") else None)
 
     def predict_log_proba(self, X: Any) -> Floats:
         return np.log(np.maximum(self.predict_proba(X), _SMALLEST))

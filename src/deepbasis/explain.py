@@ -23,7 +23,7 @@ from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
 from deepbasis.fitting.targets import bound_columns
 from deepbasis.gp.classes import Classes
 from deepbasis.tables.columns import Column, joined
-from deepbasis.tables.encoders import Encoding
+from deepbasis.tables.grids import grid
 from deepbasis.tables.predictions import input_names, open_inputs
 from deepbasis.tables.roles import Roles, read_known
 from deepbasis.tables.source import Source
@@ -39,7 +39,7 @@ ROWS, REPEATS = 1_000, 5
 OF_NUMBERS, OF_CLASSES = ("mean", "std", "CRPS"), ("probabilities", "entropy", "log loss")
 """What an importance is about."""
 _NOTHING_COUNTED = "exposure is for counts to be scored, and no target is given: leave it out"
-_EFFECT_ROWS, _POINTS, _CATEGORIES, _DRAWS, _ACROSS = 200, 21, 8, 50, 3
+_EFFECT_ROWS, _DRAWS, _ACROSS = 200, 50, 3
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def effect(fitted: Fitted, sample: Sample, column: str, *, random_state: int | N
         raise InputError(f"column must be one of {', '.join(names)}, got '{column}'")
     k = names.index(column)
     columns, encoding = sample.some(_EFFECT_ROWS).columns, fitted.preprocessor.encodings[k]
-    values, labels = _grid(sample.columns[k], encoding)
+    values, labels = grid(sample.columns[k], encoding)
     if not len(values):
         raise InputError(f"column '{column}' has no values in these rows: it has no effect to show")
     rows, points = len(columns[0].values), len(values)
@@ -267,20 +267,6 @@ def effect(fitted: Fitted, sample: Sample, column: str, *, random_state: int | N
     low, high = _band(fitted, x, points, random_state)
     std = predicted.std.reshape(points, rows).mean(1)
     return Effect(column, encoding.kind, values, labels, curve, curve + low, curve + high, std)
-
-
-def _grid(column: Column, encoding: Encoding) -> tuple[Floats, tuple[str, ...]]:
-    known = column.values[~column.missing]
-    if encoding.kind == "categorical":
-        codes, counts = np.unique(known, return_counts=True)
-        most = np.sort(codes[np.argsort(-counts, kind="stable")[:_CATEGORIES]])
-        return np.arange(len(most), dtype=np.float64), tuple(column.categories[int(code)] for code in most)
-    if encoding.kind == "boolean":
-        return np.array([0.0, 1.0]), ("false", "true")
-    distinct = np.unique(known)
-    if len(distinct) > _POINTS:  # not to the ends, where few rows are
-        distinct = np.unique(np.quantile(known, np.linspace(0.02, 0.98, _POINTS)))
-    return distinct.astype(np.float64), ()
 
 
 def _band(fitted: Fitted, x: torch.Tensor, points: int, random_state: int | None) -> tuple[Floats, Floats]:
@@ -302,7 +288,7 @@ def _with(columns: Sequence[Column], k: int, other: Column) -> list[Column]:
 
 
 def _encoded(fitted: Fitted, columns: Sequence[Column]) -> torch.Tensor:
-    return torch.from_numpy(fitted.preprocessor.encoded(columns)).to(fitted.ensemble.stack.dtype)
+    return torch.from_numpy(fitted.preprocessor.encoded(columns)).to(fitted.dtype)
 
 
 def _predict(fitted: Fitted, columns: Sequence[Column]) -> PredictiveDistribution:

@@ -130,3 +130,14 @@ def test_without_its_libraries_the_command_says_what_to_install(monkeypatch, cap
     assert capsys.readouterr().err == (
         "deepbasis: error: the command needs typer: pip install 'deepbasis[cli,plots]'\n"
     )
+
+
+@pytest.mark.slow
+def test_an_error_right_after_a_csv_was_read_is_no_crash(tmp_path: Path) -> None:
+    """Arrow's threads let go of a Python object a little later, and Python aborts a thread of C++ that it meets at its
+    own end: every other run died of a signal."""
+    (tmp_path / "t.csv").write_text("a,b\n" + "1,2\n" * 150)
+    wrong = [*COMMAND, "fit", str(tmp_path / "t.csv"), "--target", "y", "--out", str(tmp_path / "model.safetensors")]
+    done = [subprocess.run(wrong, capture_output=True, text=True, check=False) for _ in range(8)]
+    assert {one.returncode for one in done} == {2}
+    assert {one.stderr.count("\n") for one in done} == {1}

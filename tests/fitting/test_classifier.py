@@ -236,3 +236,16 @@ def test_networks_race_by_their_log_loss() -> None:
     short = DeepBasisClassifier(recipe=quick, epochs=8, members=1, width=8, rank=8, random_state=0).fit(X, y)
     assert len(short.plan_.networks) == 2
     assert short.validation_["log_loss"] < short.validation_["log_loss_constant"]
+
+
+def test_probabilities_as_a_frame() -> None:
+    """The columns of `deepbasis predict`, with the index of X; of arrays they are numbered."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.normal(size=60)}, index=[f"row {k}" for k in range(60)])
+    model = small_classifier(epochs=2).fit(X, np.where(X["a"] > 0, "a dog", "cat"))
+    found = model.predict_frame(X)
+    assert list(found.columns) == ["p_a dog", "p_cat"]
+    assert found.index.equals(X.index)
+    np.testing.assert_array_equal(found, model.predict_proba(X))
+    of_arrays = small_classifier(epochs=2).fit(X.to_numpy(), np.arange(60) % 2)
+    assert list(of_arrays.predict_frame(X[:3].to_numpy()).index) == [0, 1, 2]

@@ -51,7 +51,7 @@ def test_an_unseen_category_is_a_random_known_one() -> None:
     for donor in distance.donors.double():
         lent = x.clone()
         lent[:, columns] = donor[columns]
-        copies.append(fitted.ensemble.predict(lent.to(fitted.ensemble.stack.dtype)).double())
+        copies.append(fitted.ensemble.predict(lent.to(fitted.dtype)).double())
     means, scale = torch.stack([one.means for one in copies]), fitted.target.scale
     variances = torch.stack([one.variances for one in copies]).mean(0) + means.var(0, correction=0)
     expected = GaussianMixture(means.mean(0), variances, copies[0].weights)

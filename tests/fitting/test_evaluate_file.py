@@ -81,7 +81,7 @@ def test_an_update_holds_the_rows_that_are_scored_alone() -> None:
     columns, rows, chunks = 256, 8_192, 10  # in float64 16 MiB each, of which a fifth is scored
     X = np.random.default_rng(0).normal(size=(60, columns))
     model = DeepBasisRegressor(**SMALL).fit(X, X[:, 0]).fitted_
-    taken, x = [], torch.randn(rows, columns, dtype=model.ensemble.stack.dtype)
+    taken, x = [], torch.randn(rows, columns, dtype=model.dtype)
 
     def read() -> Iterator[torch.Tensor]:
         for _ in range(chunks):

@@ -125,6 +125,19 @@ def test_rows_in_pieces_are_predicted_like_all_at_once(fitted: Fitted, rows: int
         close([parts.mean, parts.std], model.predict(X, return_std=True), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("options", [{}, {"trend": "linear"}, {"target": "warp"}], ids=str)
+def test_a_kernel_predicts_with_all_digits(options: dict[str, str]) -> None:
+    """A row's mean and std do not depend on its company: in float32 a product with K_ZZ^(-1/2) loses four digits."""
+    rng = np.random.default_rng(0)
+    X, new = rng.normal(size=(150, 3)), rng.normal(size=(60, 3))
+    options = {"method": "sv-rbf", "objective": "mml", "rank": 100, "dtype": "float32", **options}
+    model = small(**options).fit(X, np.exp(np.sin(X[:, 0])) + 0.01 * X[:, 1])
+    mean, std = model.predict(new, return_std=True)
+    for k in range(0, len(new), 7):
+        alone = np.concatenate(model.predict(new[k : k + 1], return_std=True))
+        assert np.abs(alone - [mean[k], std[k]]).max() < 1e-8 * std[k]
+
+
 def test_a_bad_row_far_down_is_named_by_its_place_in_the_table(fitted: Fitted) -> None:
     X = fitted.X.copy()
     X[25, 1] = np.inf

@@ -1,7 +1,6 @@
 """Ray on a local cluster of two workers: the model that torchrun finds, and the predictions of one process."""
 
 import os
-import pickle
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from deepbasis import DeepBasisRegressor, InputError
-from deepbasis.interop.frames import FramePredictor
+from deepbasis import DeepBasisRegressor
 
 SMALL = {"method": "dbk-silu", "members": 2, "rank": 8, "inner": 16, "epochs": 2, "batch_size": 32, "random_state": 0}
 
@@ -22,25 +20,6 @@ def table(rows: int, seed: int = 0) -> pd.DataFrame:
     found = pd.DataFrame({"row": np.arange(rows), "a": rng.normal(size=rows), "town": rng.choice(["x", "y"], rows)})
     found["y"] = np.sin(found["a"]) + (found["town"] == "x") + 0.1 * rng.normal(size=rows)
     return found
-
-
-@pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")
-def test_frames_in_pieces_are_predicted_as_the_whole(tmp_path: Path) -> None:
-    """As Spark does: the predictor is sent somewhere, and gets an iterator of frames."""
-    rows = table(60)
-    model = DeepBasisRegressor(**{**SMALL, "target": "identity"}).fit(rows[["a", "town"]], rows["y"])
-    model.save(tmp_path / "model.safetensors")
-    predictor = FramePredictor(tmp_path / "model.safetensors", quantiles=[0.1], keep=["row"])
-    predictor(rows[:1])
-    sent = pickle.loads(pickle.dumps(predictor))
-    assert "fitted" not in vars(sent)
-    found = pd.concat(sent.over([rows[:25], rows[25:26], rows[26:]]))
-    whole = model.predict_frame(rows[["a", "town"]], quantiles=[0.1])
-    assert list(found.columns) == predictor.columns == ["row", *whole.columns]
-    pd.testing.assert_frame_equal(found.drop(columns="row"), whole, rtol=1e-5)
-    assert (found["row"] == rows["row"]).all()
-    with pytest.raises(InputError, match="no column 'town'"):
-        predictor(rows[["row", "a"]])
 
 
 @pytest.fixture

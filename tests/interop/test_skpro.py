@@ -7,7 +7,7 @@ import pytest
 from deepbasis import DeepBasisRegressor
 
 pytest.importorskip(
-    "skpro", reason="skpro needs pandas below 3.1, and so a venv of its own: pip install 'deepbasis[skpro]'"
+    "skpro", reason="skpro needs pandas below 3.1, and so an environment of its own: `make skpro` makes one"
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

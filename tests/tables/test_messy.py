@@ -166,6 +166,14 @@ def test_odd_cells_are_counted() -> None:
     assert "columns={'x': 'number'}" in note
 
 
+def test_cells_with_and_without_a_unit_are_named() -> None:
+    """A spreadsheet's 12% beside its 0.12: the numbers are not of one scale, and nothing else would say so."""
+    (note,) = seen(x=["1%", "0.02", "3%", "0.04", "0"]).notes
+    assert "'1%' is 1; cells without that unit, such as '0.02', are taken for the same; columns=" in note
+    for cells in (["1%", "2%", "3%", "0"], ["$1", "$2", "$3.5", "n/a"], ["1", "2.5", "3", "4"]):
+        assert not any("without" in note for note in seen(x=cells).notes)
+
+
 def test_a_date_that_may_be_read_in_two_ways_says_so() -> None:
     (note,) = seen(x=["03/04/2021", "05/06/2021", "07/08/2021"]).notes
     assert "'03/04/2021' is 2021-03-04; day and month may be the other way round" in note

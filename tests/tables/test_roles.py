@@ -105,6 +105,11 @@ def test_roles_that_no_table_can_have(tmp_path):
     source = Source.open(tmp_path / "t.csv")
     with pytest.raises(InputError, match=r"t.csv' has no column 'prize'; did you mean 'price'"):
         Roles.of(source, "prize")
+    (tmp_path / "odd.csv").write_text("age#price\n1#2\n")
+    with pytest.raises(
+        InputError, match=r"no column 'price'; its one column is 'age#price': name what separates .*--sep"
+    ):
+        Roles.of(Source.open(tmp_path / "odd.csv"), "price")
     with pytest.raises(InputError, match=r"weight names the column 'price', which target names already"):
         Roles.of(source, "price", "price")
     alone = Source.open(tmp_path / "t.csv", ["price", "weight"])

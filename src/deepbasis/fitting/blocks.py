@@ -24,7 +24,7 @@ class Encode:
         with block.located():
             found = self.fitted.preprocessor.completed(map(block.column, self.names), len(block))
             x = self.fitted.preprocessor.encoded(found, self.odd)
-        return torch.from_numpy(x).to(self.fitted.ensemble.stack.dtype)
+        return torch.from_numpy(x).to(self.fitted.dtype)
 
 
 def components(fitted: Fitted) -> int:

@@ -34,7 +34,7 @@ def covariance(fitted: Fitted, X: Any) -> NDArray[np.float64]:
             f"return_cov is for a target that is not transformed, and this one is ({target.name}): fit with "
             "target='identity', or draw functions with sample_functions"
         )
-    x = torch.from_numpy(fitted.preprocessor.transform(X)).to(fitted.ensemble.stack.dtype).double()
+    x = torch.from_numpy(fitted.preprocessor.transform(X)).to(fitted.dtype).double()
     means, within = [], torch.zeros(len(x), len(x), dtype=torch.float64)
     with torch.no_grad():
         for model in (deepcopy(one).double() for one in models):  # a correction is a difference

@@ -18,7 +18,7 @@ from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.outputs import Outputs
 from deepbasis.gp.predictive import GaussianMixture, Predictive, ndtr
 from deepbasis.gp.warps import normal_rule
-from deepbasis.tables.predictions import OutputColumns, PredictionColumns
+from deepbasis.tables.predictions import ClassColumns, OutputColumns, PredictionColumns
 from deepbasis.tables.targets import check_exposure
 
 Floats = NDArray[np.float64]
@@ -191,7 +191,9 @@ class PredictiveDistribution:
         return self.tensors.sample(check_positive_int("n", n), generator(random_state)).T.numpy()
 
 
-def frame(columns: PredictionColumns | OutputColumns, predicted: PredictiveDistribution, index: Any) -> Any:
+def frame(
+    columns: PredictionColumns | OutputColumns | ClassColumns, predicted: PredictiveDistribution, index: Any
+) -> Any:
     """A pandas DataFrame of such columns."""
     try:
         import pandas as pd

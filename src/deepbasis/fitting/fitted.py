@@ -120,9 +120,14 @@ class Fitted:
 
     # ---- predictions -------------------------------------------------------------------------------------------
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of encoded rows, and of the members' parameters."""
+        return next(self.models[0].parameters()).dtype
+
     @cached_property
     def ensemble(self) -> Ensemble:
-        dtype = next(self.models[0].parameters()).dtype
+        dtype = torch.float64 if self.architecture.is_shallow else self.dtype  # K_ZZ^(-1/2) takes digits away
         return Ensemble(self.models, calibration=self.calibration, device=self.device, dtype=dtype)
 
     @property
@@ -177,7 +182,7 @@ class Fitted:
 
     def chunks(self, X: Any, rows: int = ROWS_AT_A_TIME) -> Iterator[Tensor]:
         for part in self.preprocessor.chunks(X, rows):
-            yield torch.from_numpy(part).to(self.ensemble.stack.dtype)
+            yield torch.from_numpy(part).to(self.dtype)
 
     def evaluate(
         self,

@@ -110,7 +110,7 @@ def promised(fitted: Fitted, apart: Apart | None) -> Fitted:
     """The same, with a promise from rows that it has not seen."""
     if apart is None:
         return fitted
-    chunks = apart.x.to(fitted.ensemble.stack.dtype).split(ROWS_AT_A_TIME)
+    chunks = apart.x.to(fitted.dtype).split(ROWS_AT_A_TIME)
     promise = Conformal.of(fitted.predict_encoded(chunks), torch.from_numpy(apart.y), apart.groups)
     return replace(fitted, conformal=promise, apart=apart)
 
@@ -220,7 +220,7 @@ def update(fitted: Fitted, new: NewRows, forget: float = 1.0) -> tuple[Fitted, S
 
 def _observed(fitted: Fitted, new: NewRows) -> Tensor:
     """What members learn from, as in a fit."""
-    dtype = fitted.ensemble.stack.dtype
+    dtype = fitted.dtype
     name = str(dtype).removeprefix("torch.")
     if fitted.architecture.likelihood == CENSORED:
         z = fitted.target.bounded(new.y, np.stack([new.y, new.y], 1) if new.bounds is None else new.bounds)

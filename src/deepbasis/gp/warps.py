@@ -22,6 +22,7 @@ MOST_KNOTS = 1_024
 _CLOSEST = 1e-12  # to a bound, as a share of the room beside it: what lies on it gets a finite u
 _NEWTON_STEPS = 100  # five or so, unless the slope changes a thousandfold between two knots
 _FARTHEST, _DENSEST = 6.5, 8.0  # nodes of a quadrature, in standard deviations
+_DENSITY = 4.0  # nodes to a standard deviation, of moments: the same for all rows, so that none depends on the others
 _LARGEST = 1e150  # of a target
 _LARGEST_LOG = math.log(_LARGEST)
 
@@ -63,7 +64,7 @@ class Log:
 
     def moments(self, mean: Numbers, std: Numbers) -> tuple[Numbers, Numbers]:
         """Mean and variance of y if u ~ N(mean, std^2)."""
-        return _moments(self, mean, std, 4.0)
+        return _moments(self, mean, std)
 
     def state(self) -> dict[str, Any]:
         return {"kind": "log", "top": self.top}
@@ -165,8 +166,7 @@ class Spline:
         return (self.start + self.step * ((k + s).reshape(y.shape) - below + above)).to(y.dtype)
 
     def moments(self, mean: Numbers, std: Numbers) -> tuple[Numbers, Numbers]:
-        """With two nodes to a standard deviation or one to every other knot."""
-        return _moments(self, mean, std, 0.5 * float(std.max()) / self.step)
+        return _moments(self, mean, std)
 
     def state(self) -> dict[str, Any]:
         bounds = {name: one for name in ("low", "high") if math.isfinite(one := getattr(self, name))}
@@ -192,8 +192,8 @@ def warp_from_state(record: Mapping[str, Any]) -> Warp:
     )
 
 
-def _moments(warp: Warp, mean: Numbers, std: Numbers, density: float) -> tuple[Numbers, Numbers]:
-    nodes, shares = normal_rule(mean, density)
+def _moments(warp: Warp, mean: Numbers, std: Numbers) -> tuple[Numbers, Numbers]:
+    nodes, shares = normal_rule(mean, _DENSITY)
     y = warp.inverse(mean + std * nodes.reshape(-1, *(1,) * mean.dim()))
     found = torch.tensordot(shares, y, 1)
     return found, torch.tensordot(shares, (y - found).square(), 1)

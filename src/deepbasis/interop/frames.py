@@ -9,13 +9,17 @@ from typing import Any
 
 from deepbasis.errors import InputError
 from deepbasis.fitting import saved
+from deepbasis.fitting.distribution import frame as frame_of
+from deepbasis.fitting.files import class_columns
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.kinds import SHARE
-from deepbasis.tables.predictions import PredictionColumns
+from deepbasis.tables.predictions import ClassColumns, OutputColumns, PredictionColumns
 
 
 class FramePredictor:
     """frame -> the same rows with the columns of `deepbasis predict`: mean, std, lower_95, upper_95, q_0.1 ...
+
+    Of classes they are p_CAT, p_DOG ..., and of several outputs mean_A, std_A ..., mean_B ....
 
     It holds the name of a model's file, and reads it when it is first called: a scheduler may send it anywhere that the
     file can be read. Columns are found by name; those named in `keep` are copied to the front, others are left out.
@@ -36,8 +40,16 @@ class FramePredictor:
 
     @property
     def columns(self) -> list[str]:
-        """Of what it gives; all but those kept are float64."""
-        return [*self.keep, *PredictionColumns(self.coverage, self.quantiles).names]
+        """Of what it gives; all but those kept are float64. The file is read for them."""
+        return [*self.keep, *self._predicted.names]
+
+    @property
+    def _predicted(self) -> PredictionColumns | OutputColumns | ClassColumns:
+        target = self.fitted.target
+        if target.classes:
+            return class_columns(self.fitted)
+        of_each = PredictionColumns(self.coverage, self.quantiles)
+        return OutputColumns(target.outputs, of_each) if target.outputs else of_each
 
     @cached_property
     def fitted(self) -> Fitted:
@@ -52,8 +64,10 @@ class FramePredictor:
             raise InputError(
                 f"the frame has no column {', '.join(map(repr, missing))}, which the model or `keep` names"
             )
+        if not len(frame):  # a part of a cluster's table, or Dask's question for the columns
+            return frame[[*self.keep]].reindex(columns=self.columns)
         X = frame.drop(columns=[*self.keep]).to_numpy() if wanted is None else frame[wanted]
-        found = self.fitted.predict(X).to_frame(self.coverage, self.quantiles, frame.index)
+        found = frame_of(self._predicted, self.fitted.predict(X), frame.index)
         for position, name in enumerate(self.keep):
             found.insert(position, name, frame[name])
         return found

@@ -1,7 +1,8 @@
 """ONNX export: a fit to numbers as one graph, from a table's own columns to mean, std and quantiles.
 
 The graph is the package's own code: `torch.export` follows it, whatever depends on parameters alone is computed, and
-`torch.onnx` translates the rest. Networks are float32 and everything after them float64, as in Python.
+`torch.onnx` translates the rest. As in Python, networks are float32; kernels of the inputs, and what comes after
+either, are float64.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.kinds import SHARE
 from deepbasis.gp.predictive import GaussianMixture, Predictive
 from deepbasis.gp.warped import Warped
-from deepbasis.gp.warps import Spline, Warp, normal_rule
+from deepbasis.gp.warps import Spline, Warp
 from deepbasis.interop.encoding import NumberEncoding, number_columns
 from deepbasis.interop.quantiles import MixtureQuantiles
 from deepbasis.tables.encoders import Encoding
@@ -38,7 +39,6 @@ OUTPUTS = ("mean", "std", "quantiles")
 NEEDS = "ONNX export needs onnx and onnxscript: pip install 'deepbasis[onnx]'"
 
 _OPSET = 20
-_NODES = 4.0  # to a standard deviation, of the moments of a warped target
 _ROWS = 3  # of the example that is followed; any number but 0 and 1, which torch.export takes for constants
 
 
@@ -95,8 +95,8 @@ class Predictor(nn.Module):
         super().__init__()
         mixture, self.warp = _mixture_and_warp(fitted)
         self.encoding = NumberEncoding(encodings)
-        self.members = nn.ModuleList(deepcopy(model).cpu() for model in fitted.models)
-        self.dtype = next(self.members.parameters()).dtype
+        self.encoded, self.dtype = fitted.dtype, fitted.ensemble.stack.dtype
+        self.members = nn.ModuleList(deepcopy(model).to("cpu", self.dtype) for model in fitted.models)
         scales = (1.0,) if fitted.calibration is None else fitted.calibration.scales
         self.register_buffer("scales", torch.tensor(scales, dtype=torch.float64))
         self.register_buffer("shares", mixture.shares)
@@ -104,10 +104,12 @@ class Predictor(nn.Module):
         self.target_mean, self.target_scale = fitted.target.mean, fitted.target.scale
 
     def forward(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        means, variances = self.components(self.encoding(X).to(self.dtype))
+        means, variances = self.components(self.encoding(X).to(self.encoded).to(self.dtype))
         quantiles = self.quantiles(means, variances)
         if self.warp is not None:
-            means, variances = _warped(self.warp, means, variances)
+            # One component after another: what they are made of then fits into a cache.
+            each = [self.warp.moments(*one) for one in zip(means.unbind(), variances.sqrt().unbind(), strict=True)]
+            means, variances = (torch.stack(parts) for parts in zip(*each, strict=True))
             quantiles = self.warp.inverse(quantiles)
         mean = self._average(means)
         return mean, self._average(variances + (means - mean).square()).sqrt(), quantiles
@@ -132,7 +134,7 @@ def _mixture_and_warp(fitted: Fitted) -> tuple[GaussianMixture, Warp | None]:
     """What the fit predicts: its shares do not depend on the row."""
     check_none(fitted.distance, "an export to ONNX")
     width = fitted.preprocessor.width
-    found: Predictive = fitted.predict_encoded([torch.zeros(1, width, dtype=fitted.ensemble.stack.dtype)])
+    found: Predictive = fitted.predict_encoded([torch.zeros(1, width, dtype=fitted.dtype)])
     base, warp = (found.base, found.warp) if isinstance(found, Warped) else (found, None)
     if not isinstance(base, GaussianMixture):
         raise InputError(
@@ -142,14 +144,6 @@ def _mixture_and_warp(fitted: Fitted) -> tuple[GaussianMixture, Warp | None]:
     if isinstance(warp, Spline):
         _ = warp.pieces  # is kept by the warp: it must not be made while a graph is followed
     return base, warp
-
-
-def _warped(warp: Warp, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-    """Moments of y, component by component: `warp.moments`, whose number of nodes depends on the rows."""
-    nodes, shares = normal_rule(means, _NODES)
-    y = warp.inverse(means + variances.sqrt() * nodes[:, None, None])
-    mean = (shares[:, None, None] * y).sum(0)
-    return mean, (shares[:, None, None] * (y - mean).square()).sum(0)
 
 
 def folded(program: Any) -> fx.GraphModule:

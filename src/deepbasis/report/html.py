@@ -15,7 +15,7 @@ from deepbasis import plots
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH = 6.4
+WIDTH = 5.2
 """Of a figure, in inches: its text can still be read on a phone."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from deepbasis.fitting.fitted import Fitted
 from deepbasis.gp import censored, metrics
 from deepbasis.report.html import UNUSUAL, figure, novel, table
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 Floats = NDArray[np.float64]
 
 SCORES = {
@@ -30,7 +34,7 @@ SCORES = {
     "concordance": "Concordance: share of pairs of rows in the right order, where that is known",
     "integrated_brier_score": "Integrated Brier score: squared errors of the probability of later targets",
 }
-_INTERVALS, _POINTS = 80, 3_000
+_INTERVALS, _POINTS = 80, 1_000
 _LEVELS = 201  # at which a share of targets is counted
 
 
@@ -86,10 +90,15 @@ def errors(fitted: Fitted, dist: PredictiveDistribution, y: Floats, sample: Samp
     shown = shown[np.argsort(dist.mean[shown], kind="stable")]
     rows, lower, upper = dist[shown], *dist[shown].interval()
     outside = int(((y[shown] < lower) | (y[shown] > upper)).sum())
+
+    def draw(ax: Axes) -> None:
+        plots.intervals(ax, rows.mean, lower, upper, y=y[shown]).legend(frameon=False, fontsize=8)
+        ax.set(xlabel="rows, in the order of their means", ylabel=plots.plain(fitted.target_name or "target"))
+
     yield figure(
-        f"Intervals and targets of {len(shown)} rows, in the order of their means.",
+        f"Intervals and targets of {len(shown)} rows.",
         f"95 % intervals of {len(shown)} rows with their targets, of which {outside} lie outside.",
-        lambda ax: plots.intervals(ax, rows.mean, lower, upper, y=y[shown]).legend(frameon=False, fontsize=8),
+        draw,
     )
 
 

@@ -7,6 +7,8 @@ light or dark. What is particular to numbers and to classes is in `numbers` and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
 
 from deepbasis import explain, plots
 from deepbasis.errors import InputError, counted
@@ -18,6 +20,7 @@ from deepbasis.report.html import WIDTH, drawing, figure, page, section, table, 
 from deepbasis.tables.places import KINDS
 
 _COLUMNS = 6
+_PANEL = 4.0, 2.4  # inches: two of them beside each other, or on a phone one
 
 
 def report(fitted: Fitted, sample: Sample, *, model: str = "model", table: str = "table") -> str:
@@ -44,7 +47,7 @@ def report(fitted: Fitted, sample: Sample, *, model: str = "model", table: str =
 
 def _scores(words: Mapping[str, str], scores: Mapping[str, float], held_out: Mapping[str, float]) -> Iterable[str]:
     yield table(
-        "Scores on this table, and of the rows held out of the fit",
+        "Scores on this table, and of the rows held out of the fit: these count, if it was fitted to this table",
         ["score", "this table", "held out"],
         [
             [say, f"{scores[key]:.4g}", f"{held_out[key]:.4g}" if key in held_out else ""]
@@ -71,14 +74,27 @@ def _columns(fitted: Fitted, sample: Sample) -> Iterable[str]:
     )
     if best and not of_classes:
         effects = [explain.effect(fitted, few, one.column) for one in best]
-        ends = ", ".join(f"{one.column} from {one.mean.min():.3g} to {one.mean.max():.3g}" for one in effects)
-        yield drawing(
-            "Effects: the mean prediction if all rows had one value; the band holds 95 % of the model's functions.",
-            f"Effect curves of the most important columns: {ends}",
-            lambda on: explain.draw_effects(on, effects, across=2),
-            WIDTH,
-            2.3 * -(-len(effects) // 2),
+        yield (
+            "<p>Effects: the mean prediction if all rows had one value of a column; the band holds 95 % of the model's "
+            "functions.</p><div class='side'>"
         )
+        least, most = min(one.lower.min() for one in effects), max(one.upper.max() for one in effects)
+        for one in effects:
+            yield drawing(
+                f"{one.column}: from {one.mean.min():.3g} to {one.mean.max():.3g}",
+                f"Effect of {one.column}: the mean prediction goes from {one.mean[0]:.3g} to {one.mean[-1]:.3g}, and "
+                f"lies between {one.mean.min():.3g} and {one.mean.max():.3g}.",
+                partial(_draw_effect, one, (least, most)),
+                *_PANEL,
+            )
+        yield "</div>"
+
+
+def _draw_effect(effect: explain.Effect, ends: tuple[float, float], on: Any) -> None:
+    """Panels beside each other have one scale."""
+    explain.draw_effects(on, [effect])
+    room = 0.05 * (ends[1] - ends[0])
+    on.axes[0].set_ylim(ends[0] - room, ends[1] + room)
 
 
 def _fit(fitted: Fitted) -> Iterable[str]:

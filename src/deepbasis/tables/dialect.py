@@ -59,9 +59,9 @@ class Dialect:
         """A line on what was found and may be wrong; "" where it is as usual, or was asked for."""
         found = []
         if not self.is_utf8 and not asked.encoding and self.encoding != "utf-16":
-            found.append(f"is not UTF-8 and is read as {self.encoding} (--encoding is another)")
+            found.append(f"is not UTF-8 and is read as {self.encoding} (--encoding names another)")
         if self.decimal == "," and not asked.decimal:
-            found.append("has decimal commas (--decimal . is another reading)")
+            found.append("has decimal commas (--decimal . reads points)")
         return f"{name} {' and '.join(found)}" if found else ""
 
 

@@ -313,6 +313,8 @@ def check_present(have: Sequence[str], wanted: Iterable[str], name: str) -> None
         if column not in have:
             near = get_close_matches(column, [str(one) for one in have], n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"it has {listed(have)}"
+            if len(have) == 1 and column in have[0]:
+                hint = f"its one column is '{have[0]}': name what separates columns (--separator)"
             raise InputError(f"{name} has no column '{column}'; {hint}")
 
 

@@ -204,6 +204,11 @@ class _Trial:
         cells = (cell.strip() for cell in self.texts)
         return plain and any(len(cell) > 1 and cell[0] == "0" and cell.isdigit() for cell in cells)
 
+    def _without_unit(self) -> str:
+        """The first cell that is a number alone, and not 0; "" if there is none. A spreadsheet has 12% and 0.12."""
+        plain = replace(self.rule, unit="")
+        return next((cell for cell in self.texts if not self.rule.is_gap(cell) and abs(plain.read(cell)) > 0), "")
+
     def note(self, overrule: str) -> str:
         cell = next(one for one in self.texts if not math.isnan(self.rule.read(one)))
         value = self.rule.read(cell)
@@ -213,6 +218,8 @@ class _Trial:
         elif self.rule.kind == "boolean":
             shown = str(bool(value)).lower()
         parts = [f"{self.column.label} is read as {_WORDS[self.rule.kind]}: {cell!r} is {shown}"]
+        if self.rule.unit and (bare := self._without_unit()):
+            parts.append(f"cells without that unit, such as {bare!r}, are taken for the same")
         if self.doubtful:
             parts.append("day and month may be the other way round, no cell tells")
         if self.odd:

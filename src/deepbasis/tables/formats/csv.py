@@ -236,9 +236,15 @@ def _parse(
     if single and first_line == 1:
         whole = whole.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")  # empty lines before the header are ignored
 
+    # A copy that is Arrow's own. Its threads let go of what they have read a little later, and a Python object, such as
+    # these bytes, only under Python's lock: a process that ends in between would be aborted.
+    sink = pa.BufferOutputStream()
+    sink.write(whole)
+    native = sink.getvalue()
+
     def read(types: Mapping[str, Any]) -> pa.Table:
         return arrow_csv.read_csv(
-            io.BytesIO(whole),
+            pa.BufferReader(native),
             read_options=arrow_csv.ReadOptions(column_names=None if first_line == 1 else list(header)),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=dialect.separator, newlines_in_values=True, ignore_empty_lines=not single
