@@ -18,6 +18,7 @@ from deepbasis.engine.settings import settings_for
 from deepbasis.engine.training import train
 from deepbasis.errors import InputError
 from deepbasis.fitting.start import straight_line
+from deepbasis.fitting.train import Runner, draw_seeds
 from deepbasis.gp import exact
 from deepbasis.gp.build import build
 from deepbasis.gp.model import DeepBasisGP
@@ -196,6 +197,22 @@ def test_half_of_the_members_have_the_line_of_the_rows_to_fit() -> None:
     expected = straight_line(data.folds(plan)[0].data).slope
     for k, slope in enumerate(slopes_of(model)):
         np.testing.assert_allclose(slope, expected if k % 2 else np.zeros(5), rtol=0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("times", "left"), [(1.2, 4), (1.3, 2)])
+def test_members_that_a_line_has_misled_are_left_out(times: float, left: int) -> None:
+    X, y = leaning(2_400)
+    _, plan, data = prepared(small(epochs=1, method="dbk-silu"), X, y)
+    fold, seeds = data.folds(plan)[0], draw_seeds(0, 4)
+    found = Runner(plan, data.preprocessor.width).train(plan.candidates[0], seeds, fold.data, fold.selecting)
+    scores = [times if any(one.member.slope) else 1.0 for one in found.outcomes]
+    assert scores == [1.0, times] * 2
+    judged = replace(
+        found, outcomes=tuple(replace(one, best_score=s) for one, s in zip(found.outcomes, scores, strict=True))
+    ).without_misled()
+    assert [any(one.member.slope) for one in judged.outcomes] == [False, True] * 2 if left == 4 else [False] * 2
+    assert len(judged.models) == len(judged.places) == left
+    assert judged.places == ((0, 1, 2, 3) if left == 4 else (0, 2))
 
 
 def test_a_row_of_weight_two_is_two_rows_to_the_line() -> None:

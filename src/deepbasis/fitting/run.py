@@ -201,7 +201,7 @@ def _train_networks(
     winner, found = race(runner, seeds[0], folds[0]) if racing else (candidate, None)
     if len(folds) == 1:
         if found is None:
-            found = _within_time(runner, winner, seeds, folds[0].data, folds[0].selecting)
+            found = _within_time(runner, winner, seeds, folds[0].data, folds[0].selecting).without_misled()
         return found, found.predict(folds[0].held_out.x), folds
     if found is None:
         found = _within_time(runner, winner, seeds, *data.by_turns(folds, len(seeds)))

@@ -26,6 +26,7 @@ from deepbasis.errors import NumericalError, UnfinishedError
 from deepbasis.fitting.budget import member_bytes
 from deepbasis.fitting.held_out import Fold
 from deepbasis.fitting.plan import Architecture, Candidate, Plan
+from deepbasis.fitting.recipe import HALF
 from deepbasis.fitting.start import Line, builder, distinct_rows, starting_members, straight_lines
 from deepbasis.gp import exact
 from deepbasis.gp.calibration import Calibration, Widened, calibrate, widen
@@ -67,6 +68,9 @@ class Execution:
 
 HERE = Execution()
 
+FAR_WORSE = 1.25
+"""Times the CRPS of the members without a straight line: from there on those with one are left out."""
+
 
 def deadline(time_limit: float | None) -> float | None:
     return None if time_limit is None else time.monotonic() + time_limit
@@ -93,7 +97,23 @@ class Trained:
 
     def of(self, fold: int, folds: int) -> Trained:
         """The members that hold out a fold, where they hold out so many in turn."""
-        mine = [k for k, place in enumerate(self.places) if place % folds == fold]
+        return self._some([k for k, place in enumerate(self.places) if place % folds == fold])
+
+    def without_misled(self) -> Trained:
+        """Without the members that have a straight line for their prior mean, if it has made them far worse.
+
+        A line that explains most of the target can still mislead a network, where many columns say the same. The rows
+        to select on show it.
+        """
+        misled = [any(outcome.member.slope) for outcome in self.outcomes]
+        if self.architecture.trend != HALF or self.candidate.settings.selection != "crps" or len(set(misled)) == 1:
+            return self
+        scores = np.array([outcome.best_score for outcome in self.outcomes])
+        if scores[misled].mean() <= FAR_WORSE * scores[np.logical_not(misled)].mean():
+            return self
+        return self._some([k for k, one in enumerate(misled) if not one])
+
+    def _some(self, mine: Sequence[int]) -> Trained:
         return replace(
             self,
             outcomes=tuple(self.outcomes[k] for k in mine),
