@@ -25,7 +25,7 @@ from deepbasis.gp.classes import Classes
 from deepbasis.tables.columns import Column, joined
 from deepbasis.tables.grids import grid
 from deepbasis.tables.predictions import input_names, open_inputs
-from deepbasis.tables.roles import Roles, read_known
+from deepbasis.tables.roles import DROP, Roles, read_known
 from deepbasis.tables.source import Source
 from deepbasis.tables.targets import check_bounds, check_exposure
 
@@ -61,7 +61,9 @@ class Sample:
 
     def some(self, rows: int) -> Sample:
         """As many of these rows, evenly spaced, or all if there are no more."""
-        some = _spaced(len(self), rows)
+        return self._at(_spaced(len(self), rows))
+
+    def _at(self, some: NDArray[np.int64]) -> Sample:
         y, exposure, bounds = (None if one is None else one[some] for one in (self.y, self.exposure, self.bounds))
         columns = tuple(one.rows(some) for one in self.columns)
         return Sample(columns, y, self.rows_of_table, self.places[some], exposure, bounds)
@@ -111,10 +113,12 @@ class Sample:
         rows: int = ROWS,
         needs_target: bool = False,
         exposure: str | None = None,
+        drop_missing_target: bool = False,
     ) -> Sample:
         """The same of a file; the targets are there if the column of the fit, or the one that is named, is.
 
-        Counts have the `exposure` that is named, or that of the fit.
+        Counts have the `exposure` that is named, or that of the fit. With `drop_missing_target` rows without a target
+        are left out.
         """
         _check_one_target(fitted)
         if needs_target or target is not None:
@@ -145,8 +149,9 @@ class Sample:
         if target is None:
             return found
         roles = Roles([], target, labels=labels, lower=lower, upper=upper, exposure=exposure)
-        table = read_known(data, roles, some)
-        return replace(found, y=table.y, exposure=table.exposure, bounds=table.bounds)
+        table = read_known(data, replace(roles, drop_missing_target=drop_missing_target, remedy=DROP), some)
+        found = replace(found, y=table.y, exposure=table.exposure, bounds=table.bounds)
+        return found._at(np.flatnonzero(~np.isnan(table.y))) if drop_missing_target else found
 
     def predict(self, fitted: Fitted) -> PredictiveDistribution:
         predicted = _predict(fitted, self.columns)

@@ -31,10 +31,11 @@ def report(fitted: Fitted, sample: Sample, *, model: str = "model", table: str =
     y, dist = sample.y, sample.predict(fitted)
     scores = scores_of(dist.tensors, y, sample.bounds)
     title = f"How well {fitted.target_name or 'the target'} is predicted"
-    part = "" if len(y) == sample.rows_of_table else f" of {sample.rows_of_table:,}, evenly spaced"
+    rows = counted(sample.rows_of_table, "row")
+    rows = rows if len(y) == sample.rows_of_table else f"{len(y):,} of {rows}"
     body = [
         f"<h1>{text(title)}</h1>",
-        f"<p>{text(model)} on {counted(len(y), 'row')}{part} of {text(table)}. {kind.summary(scores, y, sample)}</p>",
+        f"<p>{text(model)} on {rows} of {text(table)}. {kind.summary(scores, y, sample)}</p>",
         *section("Scores", _scores(kind.SCORES, scores, fitted.validation)),
         *section("Calibration", kind.calibration(fitted, dist, y, sample)),
         *section("Errors", kind.errors(fitted, dist, y, sample)),
