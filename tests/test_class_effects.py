@@ -22,13 +22,13 @@ def known(classes: int, calibrate: bool = True) -> tuple[DeepBasisClassifier, pd
     y = np.array(NAMES[classes])[pd.qcut(score, classes, labels=False)]
     tiny = {"method": "dbk-silu", "members": 2, "epochs": 60, "rank": 8, "width": 8, "random_state": 0}
     model = DeepBasisClassifier(calibrate=calibrate, **tiny).fit(X, y)
-    return model, X, explain.Sample.of(model.fitted_, X, y)
+    return model, X, explain.Sample.of(model.fitted_, X, y, rows=30)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_an_effect_is_the_mean_probability_with_one_value_for_all_rows(classes: int) -> None:
     model, X, sample = known(classes)
-    some = X.iloc[np.arange(100) * 150 // 100]
+    some = X.iloc[sample.places]
     for column in ("level", "colour"):
         found = class_effects.effects(model.fitted_, sample, column)
         assert {one.of for one in found} == ({"yes"} if classes == 2 else set(NAMES[3]))
