@@ -41,6 +41,21 @@ def fitting(name: str, file: str, old: str, new: str, *tests: str) -> Mutation:
 
 MUTATIONS = [
     Mutation(
+        "drawn classes with too little noise",
+        "class_effects.py",
+        "f.new_full((1, len(f)), scale)",
+        "f.new_full((1, len(f)), 0.3 * scale)",
+        ("test_class_effects.py",),
+    ),
+    Mutation(
+        "a shallow kernel predicts in float32",
+        "fitting/fitted.py",
+        "dtype = torch.float64 if self.architecture.is_shallow else self.dtype",
+        "dtype = self.dtype",
+        ("fitting/test_predict.py",),
+    ),
+    gp("moments of a warp from half of the nodes", "warps", "_DENSITY = 4.0", "_DENSITY = 2.0", "warped"),
+    Mutation(
         "a stream without its exposures",
         "tables/encoded.py",
         "counts, exposure = (y, None) if y.ndim == 1 else y.T",

@@ -161,5 +161,5 @@ def test_of_classes_probabilities_move():
     assert found["x0"].std == pytest.approx(np.abs(entropy(p, axis=1) - entropy(q, axis=1)).mean(), rel=1e-4)
     rise = model.evaluate(shuffled, kinds)["log_loss"] - model.evaluate(X, kinds)["log_loss"]
     assert found["x0"].score == pytest.approx(rise, rel=1e-4)
-    with pytest.raises(InputError, match="predicts classes: importance is for both"):
+    with pytest.raises(InputError, match=r"predicts classes: use class_effects\.effects"):
         explain.effect(model.fitted_, sample, "x0")

@@ -22,7 +22,7 @@ ROOMS = [
     ["engine"],
     ["fitting"],
     ["faces", "estimators", "classifier"],
-    ["scoring", "explain", "report"],
+    ["scoring", "explain", "class_effects", "report"],
     ["interop"],
     ["paper"],
     ["cli"],

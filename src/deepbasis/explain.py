@@ -7,7 +7,7 @@ does not have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from deepbasis.gp.classes import Classes
 from deepbasis.tables.columns import Column, joined
 from deepbasis.tables.grids import grid
 from deepbasis.tables.predictions import input_names, open_inputs
-from deepbasis.tables.roles import Roles, read_known
+from deepbasis.tables.roles import DROP, Roles, read_known
 from deepbasis.tables.source import Source
 from deepbasis.tables.targets import check_bounds, check_exposure
 
@@ -61,7 +61,9 @@ class Sample:
 
     def some(self, rows: int) -> Sample:
         """As many of these rows, evenly spaced, or all if there are no more."""
-        some = _spaced(len(self), rows)
+        return self._at(_spaced(len(self), rows))
+
+    def _at(self, some: NDArray[np.int64]) -> Sample:
         y, exposure, bounds = (None if one is None else one[some] for one in (self.y, self.exposure, self.bounds))
         columns = tuple(one.rows(some) for one in self.columns)
         return Sample(columns, y, self.rows_of_table, self.places[some], exposure, bounds)
@@ -111,10 +113,12 @@ class Sample:
         rows: int = ROWS,
         needs_target: bool = False,
         exposure: str | None = None,
+        drop_missing_target: bool = False,
     ) -> Sample:
         """The same of a file; the targets are there if the column of the fit, or the one that is named, is.
 
-        Counts have the `exposure` that is named, or that of the fit.
+        Counts have the `exposure` that is named, or that of the fit. With `drop_missing_target` rows without a target
+        are left out.
         """
         _check_one_target(fitted)
         if needs_target or target is not None:
@@ -145,11 +149,12 @@ class Sample:
         if target is None:
             return found
         roles = Roles([], target, labels=labels, lower=lower, upper=upper, exposure=exposure)
-        table = read_known(data, roles, some)
-        return replace(found, y=table.y, exposure=table.exposure, bounds=table.bounds)
+        table = read_known(data, replace(roles, drop_missing_target=drop_missing_target, remedy=DROP), some)
+        found = replace(found, y=table.y, exposure=table.exposure, bounds=table.bounds)
+        return found._at(np.flatnonzero(~np.isnan(table.y))) if drop_missing_target else found
 
     def predict(self, fitted: Fitted) -> PredictiveDistribution:
-        predicted = _predict(fitted, self.columns)
+        predicted = PredictiveDistribution(fitted.predict_encoded([_encoded(fitted, self.columns)]))
         return predicted if self.exposure is None else predicted.exposed(self.exposure)
 
     def novelty(self, fitted: Fitted) -> Floats:
@@ -241,32 +246,41 @@ class Effect:
     """With `upper`, where 95 % of such curves of functions drawn from the model lie: without the noise."""
     upper: Floats
     std: Floats
-    """The mean of the predicted standard deviations, noise included."""
+    """The mean of the predicted standard deviations, noise included; of a class, sqrt(p (1 - p))."""
+    of: str = ""
+    """The class whose probability it is; "" of a number."""
 
 
 def effect(fitted: Fitted, sample: Sample, column: str, *, random_state: int | None = 0) -> Effect:
-    """Of one column, on at most 200 of the rows."""
+    """Of one column, on at most 200 of the rows. For classes see `class_effects.effects`."""
     if fitted.target.classes:
-        raise InputError("effects are those on a number, and this model predicts classes: importance is for both")
+        raise InputError("effects are those on a number, and this model predicts classes: use class_effects.effects")
+    kind, values, labels, x = at_each_value(fitted, sample, column, _EFFECT_ROWS)
+    predicted = PredictiveDistribution(fitted.predict_encoded([x]))
+    curve = predicted.mean.reshape(len(values), -1).mean(1)
+    low, high = _band(fitted, x, len(values), random_state)
+    std = predicted.std.reshape(len(values), -1).mean(1)
+    return Effect(column, kind, values, labels, curve, curve + low, curve + high, std)
+
+
+def at_each_value(
+    fitted: Fitted, sample: Sample, column: str, most: int
+) -> tuple[str, Floats, tuple[str, ...], torch.Tensor]:
+    """The kind of a column, some of its values, their labels, and at most so many rows, encoded, with each in turn."""
     names = fitted.preprocessor.names
     if column not in names:
         raise InputError(f"column must be one of {', '.join(names)}, got '{column}'")
     k = names.index(column)
-    columns, encoding = sample.some(_EFFECT_ROWS).columns, fitted.preprocessor.encodings[k]
+    columns, encoding = sample.some(most).columns, fitted.preprocessor.encodings[k]
+    rows = len(columns[0].values)
     values, labels = grid(sample.columns[k], encoding)
     if not len(values):
         raise InputError(f"column '{column}' has no values in these rows: it has no effect to show")
-    rows, points = len(columns[0].values), len(values)
-    repeated = [one.rows(np.tile(np.arange(rows), points)) for one in columns]
+    repeated = [one.rows(np.tile(np.arange(rows), len(values))) for one in columns]
     fixed = Column(repeated[k].label, encoding.kind, np.repeat(values, rows), labels)
     if encoding.kind == "categorical":
         fixed = Column(fixed.label, fixed.kind, fixed.values.astype(np.int64), labels)
-    x = _encoded(fitted, _with(repeated, k, fixed))
-    predicted = PredictiveDistribution(fitted.predict_encoded([x]))
-    curve = predicted.mean.reshape(points, rows).mean(1)
-    low, high = _band(fitted, x, points, random_state)
-    std = predicted.std.reshape(points, rows).mean(1)
-    return Effect(column, encoding.kind, values, labels, curve, curve + low, curve + high, std)
+    return encoding.kind, values, labels, _encoded(fitted, _with(repeated, k, fixed))
 
 
 def _band(fitted: Fitted, x: torch.Tensor, points: int, random_state: int | None) -> tuple[Floats, Floats]:
@@ -291,24 +305,24 @@ def _encoded(fitted: Fitted, columns: Sequence[Column]) -> torch.Tensor:
     return torch.from_numpy(fitted.preprocessor.encoded(columns)).to(fitted.dtype)
 
 
-def _predict(fitted: Fitted, columns: Sequence[Column]) -> PredictiveDistribution:
-    return PredictiveDistribution(fitted.predict_encoded([_encoded(fitted, columns)]))
-
-
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
 def figure(
-    found: Sequence[Importance], effects: Sequence[Effect], most: int = 12, words: Sequence[str] = OF_NUMBERS
+    found: Sequence[Importance],
+    effects: Sequence[Effect],
+    most: int = 12,
+    words: Sequence[str] = OF_NUMBERS,
+    draw: Callable[[Any, Sequence[Effect]], None] | None = None,
 ) -> Figure:
-    """Importances above, effects below. `words` say what moves: `OF_NUMBERS` or `OF_CLASSES`."""
-    shown, high = found[:most], -(-len(effects) // _ACROSS)
+    """Importances above, effects below. `words` say what moves: `OF_NUMBERS` or `OF_CLASSES`; `draw` draws effects."""
+    shown, high = found[:most], -(-len({one.column for one in effects}) // _ACROSS)
     heights = [0.9 + 0.28 * len(shown), *[2.6 * high] * (high > 0)]
     drawn = plots.new_figure(9.3, sum(heights))
     parts = drawn.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     draw_importance(parts[0], shown, words)
     if effects:
-        draw_effects(parts[1], effects)
+        (draw or draw_effects)(parts[1], effects)
     return drawn
 
 

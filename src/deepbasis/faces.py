@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from html import escape
 from operator import attrgetter
 from os import PathLike
 from typing import Any, Self
@@ -16,7 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from deepbasis.engine import device as devices
-from deepbasis.errors import FitWarning, InputError
+from deepbasis.errors import FitWarning, InputError, counted
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.fitted import Fitted
@@ -109,10 +110,32 @@ class Face:
         check_is_fitted(self)
         return self.fitted_.p_values(X)
 
+    def _repr_html_inner(self) -> str:
+        """In a notebook: what scikit-learn shows, and, after a fit, what was fitted and its scores on held-out rows."""
+        shown: str = super()._repr_html_inner()  # type: ignore[misc]
+        return shown + (_summary(self.fitted_) if hasattr(self, "fitted_") else "")
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)  # type: ignore[misc]
+        return {kind: self._repr_html_inner() if kind == "text/html" else text for kind, text in bundle.items()}
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write everything needed to predict to one .safetensors file, atomically and without pickle."""
         check_is_fitted(self)
         self.fitted_.save(path)
+
+
+def _summary(fitted: Fitted) -> str:
+    rows, columns = counted(fitted.rows, "row"), counted(len(fitted.preprocessor.encodings), "column")
+    target = f", to predict {escape(fitted.target_name)}" if fitted.target_name else ""
+    scores = "".join(
+        f"<tr><th scope='row' style='text-align:left'>{escape(name)}</th><td>{value:.4g}</td></tr>"
+        for name, value in fitted.validation.items()
+    )
+    return (
+        f"<p>Fitted to {rows} of {columns} by {escape(fitted.architecture.method)}{target}. Scores of the rows held "
+        f"out:</p><table>{scores}</table>"
+    )
 
 
 class Updating:

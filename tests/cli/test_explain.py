@@ -84,7 +84,7 @@ def test_columns_are_read_as_in_the_fit(tmp_path):
     good("report", model, str(tmp_path / "t.csv"), "--out", str(tmp_path / "r.html"), *separator)
 
 
-def test_classes_are_explained_without_effects(tmp_path):
+def test_classes_are_explained_too(tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.normal(size=60), "b": rng.normal(size=60)})
     table.assign(kind=np.where(table["a"] > 0, "yes it is", "not at all")).to_csv(tmp_path / "t.csv", index=False)
@@ -93,4 +93,11 @@ def test_classes_are_explained_without_effects(tmp_path):
     told = good("explain", model, path, *FEW, "--plot", str(tmp_path / "c.png")).stdout
     for words in ("moves the probabilities by", "moves the entropy by", "log loss rises by"):
         assert words in told
-    assert json.loads(good("explain", model, path, *FEW, "--json").stdout)["effects"] == []
+    effects = json.loads(good("explain", model, path, *FEW, "--json").stdout)["effects"]
+    assert {one["column"] for one in effects} == {"a", "b"}
+    assert {one["of"] for one in effects} == {"yes it is"}
+    assert all(
+        0 <= low <= p <= high <= 1
+        for e in effects
+        for low, p, high in zip(e["lower"], e["mean"], e["upper"], strict=True)
+    )

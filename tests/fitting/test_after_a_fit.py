@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import InputError, NoveltyWarning, NumericalError, TableWarning
 from deepbasis.gp.methods import METHODS
+from support.classifiers import small_classifier
 from support.recipes import DEFAULT, recipe
 from support.regressors import close, easy, small
 from support.splits import Table
@@ -190,3 +191,18 @@ def test_a_network_s_variance_is_that_of_its_validation_residuals() -> None:
     with pytest.warns(NoveltyWarning):
         far = model.predict_dist(1000 * X, as_tensor=True)
     close(far.variances.numpy(), np.broadcast_to(expected, far.variances.shape), rtol=1e-6)
+
+
+def test_a_notebook_shows_what_was_fitted_and_how_well() -> None:
+    X, y = easy(80)
+    model = small(epochs=2)
+    before = model._repr_html_()
+    assert "held out" not in before
+    model.fit(pd.DataFrame(X, columns=["a", "b", "c"]), pd.Series(y, name="<b>price</b>"))
+    for shown in (model._repr_html_(), model._repr_mimebundle_()["text/html"]):
+        assert shown.count("Fitted to 80 rows of 3 columns by dbk-silu, to predict &lt;b&gt;price&lt;/b&gt;") == 1
+        assert "<b>price" not in shown
+        for name, value in model.validation_.items():
+            assert f">{name}</th><td>{value:.4g}</td>" in shown
+    classes = small_classifier(epochs=2).fit(X, y > 0)
+    assert f"<td>{classes.validation_['log_loss']:.4g}</td>" in classes._repr_html_()

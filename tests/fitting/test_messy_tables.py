@@ -1,5 +1,6 @@
 """Columns that are written as people write them: from the fit to the file and to new rows, in memory and streamed."""
 
+import json
 import warnings
 from pathlib import Path
 
@@ -147,6 +148,22 @@ def test_a_target_may_be_money_and_have_gaps(tmp_path: Path, monkeypatch: pytest
     good("fit", "gaps.csv", "-t", "price", "--out", "some", "--drop-missing-target", *SMALL)
     model = DeepBasisRegressor.load("some")
     assert model.rows_ == ROWS - 2
+    refused = run("evaluate", "some", "gaps.csv")
+    assert "in row 0 (counting from 0); leave such rows out with --drop-missing-target" in refused.stderr
+    messy(table).assign(price=cells)[2:].to_csv("known.csv", index=False)
+    found, known = (
+        json.loads(good("evaluate", "some", *rest, "--json").stdout)
+        for rest in (["gaps.csv", "--drop-missing-target"], ["known.csv"])
+    )
+    assert found == pytest.approx(known, rel=1e-9)
+    assert found["rows"] == ROWS - 2
+    assert (
+        "leave such rows out with --drop-missing-target" in run("report", "some", "gaps.csv", "--out", "r.html").stderr
+    )
+    good("report", "some", "gaps.csv", "--drop-missing-target", "--out", "r.html")
+    page = Path("r.html").read_text()
+    assert f"{ROWS - 2} of {ROWS} rows of gaps.csv" in page
+    assert f"{found['mae']:.4g}" in page
     streamed = run("fit", "gaps.csv", "-t", "price", "--out", "some", "--drop-missing-target", "--stream", *SMALL)
     assert "--drop-missing-target is for tables in memory, and 'gaps.csv' is streamed" in streamed.stderr
 

@@ -14,6 +14,7 @@ from deepbasis.cli.options import (
     TABLE,
     Debug,
     Decimal,
+    DropMissingTarget,
     Encoding,
     Json,
     KnownExposure,
@@ -37,6 +38,7 @@ def evaluate(
         str | None, option("COLUMN", "Upper bounds of a censored target; by default those of the fit.", ROLES)
     ] = None,
     exposure: KnownExposure = None,
+    drop_missing_target: DropMissingTarget = False,
     separator: Separator = "",
     decimal: Decimal = "",
     encoding: Encoding = "",
@@ -55,7 +57,9 @@ def evaluate(
         from deepbasis.fitting.known import evaluate_file
 
         table = table_at(test, separator, decimal, encoding)
-        rows, scores = evaluate_file(fitted, table, target, lower, upper, exposure)
+        rows, scores = evaluate_file(
+            fitted, table, target, lower, upper, exposure, drop_missing_target=drop_missing_target
+        )
     if as_json:
         print_json({"rows": rows, **scores})
     else:

@@ -60,7 +60,7 @@ def explain(
 
     All numbers are in the target's units. If TABLE has the target, a third number says how much worse the
     predictions become (CRPS). The figure also shows effects: the mean prediction if all rows had the same value. Of
-    classes, probabilities and their entropy move, the third number is the log loss, and there are no effects.
+    classes, probabilities and their entropy move, the third number is the log loss, and effects are probabilities.
 
     [bold]deepbasis explain[/bold] model.safetensors test.csv --plot effects.png
 
@@ -84,11 +84,20 @@ def explain(
         sample = explaining.Sample.of_file(fitted, read, target, rows, exposure=exposure)
         found = explaining.importance(fitted, sample, repeats=repeats, random_state=seed)
         words = explaining.OF_CLASSES if fitted.target.classes else explaining.OF_NUMBERS
-        drawn = (as_json or plot) and not fitted.target.classes
-        shown = [one.column for one in found if one.mean > 0][:top] if drawn else []
-        effects = [explaining.effect(fitted, sample, name, random_state=seed) for name in shown]
+        shown = [one.column for one in found if one.mean > 0][:top] if as_json or plot else []
+        draw = None
+        if fitted.target.classes:
+            from deepbasis import class_effects
+
+            each, draw = (
+                [class_effects.effects(fitted, sample, name, random_state=seed) for name in shown],
+                class_effects.draw,
+            )
+            effects = [one for some in each for one in some]
+        else:
+            effects = [explaining.effect(fitted, sample, name, random_state=seed) for name in shown]
         if plot is not None:
-            picture = plots.png(explaining.figure(found, effects, words=words))
+            picture = plots.png(explaining.figure(found, effects, words=words, draw=draw))
             with writing(plot) as file:
                 file.write(picture)
     if out is not None:

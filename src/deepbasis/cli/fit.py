@@ -18,6 +18,7 @@ from deepbasis.cli.options import (
     TABLE,
     Debug,
     Decimal,
+    DropMissingTarget,
     Encoding,
     Json,
     Quiet,
@@ -75,10 +76,7 @@ def fit(
     drop: Annotated[
         list[str] | None, option("COLUMN,...", "Columns to leave out; may be given several times.", ROLES)
     ] = None,
-    drop_missing_target: Annotated[
-        bool,
-        typer.Option("--drop-missing-target", help="Leave out rows without a target.", rich_help_panel=ROLES),
-    ] = False,
+    drop_missing_target: DropMissingTarget = False,
     meant: Annotated[
         list[str] | None,
         typer.Option(

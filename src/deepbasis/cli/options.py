@@ -62,6 +62,9 @@ KnownTarget = Annotated[
         rich_help_panel=ROLES,
     ),
 ]
+DropMissingTarget = Annotated[
+    bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.", rich_help_panel=ROLES)
+]
 KnownExposure = Annotated[
     str | None, option("COLUMN", "What counts were counted over; by default the column of the fit.", ROLES)
 ]

@@ -14,6 +14,7 @@ from deepbasis.cli.options import (
     TABLE,
     Debug,
     Decimal,
+    DropMissingTarget,
     Encoding,
     KnownExposure,
     KnownTarget,
@@ -31,6 +32,7 @@ def report(
     out: Annotated[str, option("FILE", "Where to write the page: .html.", OUTPUT)],
     target: KnownTarget = None,
     exposure: KnownExposure = None,
+    drop_missing_target: DropMissingTarget = False,
     rows: Annotated[int, option("INTEGER", "Rows of TABLE to use at most, evenly spaced.", OUTPUT, min=2)] = 20_000,
     separator: Separator = "",
     decimal: Decimal = "",
@@ -54,7 +56,9 @@ def report(
         from deepbasis.report.page import report as page
 
         read = table_at(table, separator, decimal, encoding)
-        sample = Sample.of_file(fitted, read, target, rows, needs_target=True, exposure=exposure)
+        sample = Sample.of_file(
+            fitted, read, target, rows, needs_target=True, exposure=exposure, drop_missing_target=drop_missing_target
+        )
         text = page(fitted, sample, model=Path(model).name, table=Path(table).name)
     with writing(out) as file:
         file.write(text.encode())

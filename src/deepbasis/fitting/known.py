@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from deepbasis.fitting.blocks import Encode, components
 from deepbasis.fitting.budget import Machine, check_fits
 from deepbasis.fitting.distribution import PredictiveDistribution, scores
@@ -12,7 +14,7 @@ from deepbasis.fitting.fitted import ROWS_AT_A_TIME, Fitted
 from deepbasis.fitting.targets import bound_columns
 from deepbasis.fitting.update import NewRows, Scores, check_learns, update
 from deepbasis.tables.predictions import input_names, open_inputs
-from deepbasis.tables.roles import Roles, read_known
+from deepbasis.tables.roles import DROP, Roles, read_known
 from deepbasis.tables.targets import group_names
 
 _ROW_NUMBERS, _COMPONENT_NUMBERS, _EDGE_NUMBERS = 24, 8, 6
@@ -30,6 +32,7 @@ def evaluate_file(
     upper: str | None = None,
     exposure: str | None = None,
     machine: Machine | None = None,
+    drop_missing_target: bool = False,
 ) -> tuple[int, dict[str, float]]:
     """The number of rows of one file, and the scores of their predictions; the model may know the names of its target,
     its bounds and its exposure. All of them are held in memory, and refused where the machine has too little."""
@@ -44,10 +47,14 @@ def evaluate_file(
     check_fits(source, 8 * numbers, machine)
     labels = fitted.target.labels if fitted.target.classes else None
     roles = Roles([], targets[0], labels=labels, lower=lower, upper=upper, outputs=fitted.target.outputs)
-    known = read_known(data, replace(roles, exposure=exposure))
+    roles = replace(roles, exposure=exposure, drop_missing_target=drop_missing_target, remedy=DROP)
+    known = read_known(data, roles)
     encode = Encode(fitted, input_names(source, fitted.preprocessor, beside))
     predicted = fitted.predict_encoded(encode(block) for block in source.all_blocks(encode.names, ROWS_AT_A_TIME))
     encode.odd.warn(source.name)
+    if drop_missing_target:
+        there = ~np.isnan(known.y)
+        predicted, known = predicted[there], known.rows(there)
     if known.exposure is not None:
         predicted = PredictiveDistribution(predicted).exposed(known.exposure).tensors
     return len(known), scores(predicted, known.y, known.bounds, outputs=fitted.target.outputs)

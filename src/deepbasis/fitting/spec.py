@@ -227,8 +227,8 @@ class Arguments:
     dtype: str = argument(
         AUTO,
         one_of(lambda: (AUTO, "float32", "float64", "tf32")),
-        "Floating-point precision; auto: float64 up to 256 rows, then tf32 on a GPU and float32 on a CPU. tf32 is "
-        "float32 with rounded products in training steps on a GPU.",
+        "Floating-point precision of training; auto: float64 up to 256 rows, then tf32 on a GPU and float32 on a CPU. "
+        "tf32 is float32 with rounded products in training steps on a GPU. A shallow kernel predicts in float64.",
         TRAINING,
     )
     device: str = argument(AUTO, DEVICE, "Where to train. auto: a GPU if there is one.", TRAINING)

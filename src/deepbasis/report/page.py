@@ -6,11 +6,11 @@ light or dark. What is particular to numbers and to classes is in `numbers` and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from deepbasis import explain, plots
+from deepbasis import class_effects, explain, plots
 from deepbasis.errors import InputError, counted
 from deepbasis.explain import Sample
 from deepbasis.fitting.distribution import scores as scores_of
@@ -31,10 +31,11 @@ def report(fitted: Fitted, sample: Sample, *, model: str = "model", table: str =
     y, dist = sample.y, sample.predict(fitted)
     scores = scores_of(dist.tensors, y, sample.bounds)
     title = f"How well {fitted.target_name or 'the target'} is predicted"
-    part = "" if len(y) == sample.rows_of_table else f" of {sample.rows_of_table:,}, evenly spaced"
+    rows = counted(sample.rows_of_table, "row")
+    rows = rows if len(y) == sample.rows_of_table else f"{len(y):,} of {rows}"
     body = [
         f"<h1>{text(title)}</h1>",
-        f"<p>{text(model)} on {counted(len(y), 'row')}{part} of {text(table)}. {kind.summary(scores, y, sample)}</p>",
+        f"<p>{text(model)} on {rows} of {text(table)}. {kind.summary(scores, y, sample)}</p>",
         *section("Scores", _scores(kind.SCORES, scores, fitted.validation)),
         *section("Calibration", kind.calibration(fitted, dist, y, sample)),
         *section("Errors", kind.errors(fitted, dist, y, sample)),
@@ -72,22 +73,40 @@ def _columns(fitted: Fitted, sample: Sample) -> Iterable[str]:
         WIDTH,
         0.9 + 0.28 * min(12, len(found)),
     )
-    if best and not of_classes:
-        effects = [explain.effect(fitted, few, one.column) for one in best]
+    if best:
+        what = "mean probability of each class" if of_classes else "mean prediction"
         yield (
-            "<p>Effects: the mean prediction if all rows had one value of a column; the band holds 95 % of the model's "
+            f"<p>Effects: the {what} if all rows had one value of a column; the band holds 95 % of the model's "
             "functions.</p><div class='side'>"
         )
-        least, most = min(one.lower.min() for one in effects), max(one.upper.max() for one in effects)
-        for one in effects:
-            yield drawing(
-                f"{one.column}: from {one.mean.min():.3g} to {one.mean.max():.3g}",
-                f"Effect of {one.column}: the mean prediction goes from {one.mean[0]:.3g} to {one.mean[-1]:.3g}, and "
-                f"lies between {one.mean.min():.3g} and {one.mean.max():.3g}.",
-                partial(_draw_effect, one, (least, most)),
-                *_PANEL,
-            )
+        columns = [one.column for one in best]
+        yield from (_effects_on_classes if of_classes else _effects)(fitted, few, columns)
         yield "</div>"
+
+
+def _effects_on_classes(fitted: Fitted, sample: Sample, columns: Sequence[str]) -> Iterable[str]:
+    for column in columns:
+        found = class_effects.effects(fitted, sample, column)
+        ends = "; ".join(f"{one.of} from {one.mean[0]:.2f} to {one.mean[-1]:.2f}" for one in found)
+        yield drawing(
+            f"{column}: {ends}",
+            f"Effect of {column} on mean probabilities: {ends}.",
+            partial(class_effects.draw, found=found),
+            *_PANEL,
+        )
+
+
+def _effects(fitted: Fitted, sample: Sample, columns: Sequence[str]) -> Iterable[str]:
+    effects = [explain.effect(fitted, sample, column) for column in columns]
+    least, most = min(one.lower.min() for one in effects), max(one.upper.max() for one in effects)
+    for one in effects:
+        yield drawing(
+            f"{one.column}: from {one.mean.min():.3g} to {one.mean.max():.3g}",
+            f"Effect of {one.column}: the mean prediction goes from {one.mean[0]:.3g} to {one.mean[-1]:.3g}, and "
+            f"lies between {one.mean.min():.3g} and {one.mean.max():.3g}.",
+            partial(_draw_effect, one, (least, most)),
+            *_PANEL,
+        )
 
 
 def _draw_effect(effect: explain.Effect, ends: tuple[float, float], on: Any) -> None:

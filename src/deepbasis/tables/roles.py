@@ -142,8 +142,11 @@ class Roles:
         beside = (self.weight, self.groups, self.lower, self.upper, self.exposure)
         return [*self.features, *self.targets, *(column for column in beside if column is not None)]
 
-    def table(self, source: Source, places: NDArray[np.int64] | None = None) -> Table:
-        """All of a table in memory, or the rows at these places, in order; all rows are checked."""
+    def table(self, source: Source, places: NDArray[np.int64] | None = None, keep_gaps: bool = False) -> Table:
+        """All of a table in memory, or the rows at these places, in order; all rows are checked.
+
+        Rows without a target are left out, or, to keep the order, have the target NaN.
+        """
         source.check_rows()
         self.check_numbers(source)
         pieces: list[tuple[Any, ...]] = []
@@ -178,7 +181,7 @@ class Roles:
         gaps = np.isnan(table.y) if table.y.ndim == 1 else np.zeros(len(table), dtype=bool)
         if gaps.all():
             raise InputError(f"target column '{self.target}' of {source.name} has no value at all")
-        return table.rows(~gaps) if gaps.any() else table
+        return table.rows(~gaps) if gaps.any() and not keep_gaps else table
 
     def target_of(self, block: FileBlock) -> Array:
         """[n], or [n, m] of several outputs."""
@@ -279,11 +282,15 @@ def read_exposure(block: FileBlock, column: str) -> Array:
 
 
 def read_known(data: Any, roles: Roles, places: NDArray[np.int64] | None = None) -> Table:
-    """The columns of a table that have a role, without features; of all rows, or of those at these places, in order."""
+    """The columns of a table that have a role, without features; of all rows, or of those at these places, in order.
+
+    A target that is missing, and need not be there, is NaN.
+    """
     columns, labels = list(roles.outputs) or [roles.target], roles.labels
     source = Source.open(data, roles.columns, text=columns if labels is not None and labels.are_text else [])
-    rule = None if labels is not None or roles.outputs else _number_rule(source, columns[0])
-    return replace(roles, target_rule=rule).table(source, places)
+    gaps = roles.drop_missing_target
+    rule = None if labels is not None or roles.outputs else _number_rule(source, columns[0], gaps)
+    return replace(roles, target_rule=rule).table(source, places, keep_gaps=gaps)
 
 
 def _named(block: FileBlock, column: str) -> str:
