@@ -37,21 +37,21 @@ def _tf32(a):
 
 
 @triton.jit
-def _silu_slope(u):
+def silu_slope(u):
     """(silu(u), its derivative)."""
     s = tl.sigmoid(u)
     return u * s, s + u * s * (1.0 - s)
 
 
 @triton.jit
-def _normalised(g, H: tl.constexpr):
+def normalised(g, H: tl.constexpr):
     centred = g - (tl.sum(g, 1) / H)[:, None]
     scale = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 1) / H + _NORM_EPSILON)
     return centred * scale[:, None], scale
 
 
 @triton.jit
-def _normalised_back(slope, unit, scale, H: tl.constexpr):
+def normalised_back(slope, unit, scale, H: tl.constexpr):
     """From the gradient in the normalised rows to that in the rows: what changes their mean or length has none."""
     mean = tl.sum(slope, 1) / H
     along = tl.sum(slope * unit, 1) / H
@@ -59,13 +59,13 @@ def _normalised_back(slope, unit, scale, H: tl.constexpr):
 
 
 @triton.jit
-def _matrix(start, rows, columns, stride):
+def matrix(start, rows, columns, stride):
     """Elements [rows, columns] of a matrix with this many numbers in a row; or of its transpose, by turning both."""
     return tl.load(start + rows[:, None] * stride + columns[None, :])
 
 
 @triton.jit
-def _transposed(start, rows, columns, stride):
+def transposed(start, rows, columns, stride):
     return tl.load(start + columns[None, :] * stride + rows[:, None])
 
 
@@ -209,13 +209,13 @@ def blocks(
             keep(kept, i, g, ROWS, H)
         # a block lies as norm.weight, norm.bias, narrow.bias, widen.bias, widen.weight, narrow.weight
         b = w + i * block_size
-        unit, _ = _normalised(g, H)
+        unit, _ = normalised(g, H)
         n = unit * tl.load(b + h)[None, :] + tl.load(b + H + h)[None, :]
         g += tl.load(b + 2 * H + h)[None, :]
         widen = b + 3 * H + inner
         for at in range(0, inner, CHUNK):
-            u = product(n, _transposed(widen, h, at + k, H), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
-            g += product(u * tl.sigmoid(u), _transposed(widen + inner * H, at + k, h, inner), PRECISION)
+            u = product(n, transposed(widen, h, at + k, H), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
+            g += product(u * tl.sigmoid(u), transposed(widen + inner * H, at + k, h, inner), PRECISION)
     if KEEP:
         keep(kept, count, g, ROWS, H)
     return g
@@ -242,7 +242,7 @@ def blocks_back(
     for back in range(count):
         i = count - 1 - back
         b, to = w + i * block_size, out + i * block_size
-        unit, scale = _normalised(recall(kept, i, ROWS, H), H)
+        unit, scale = normalised(recall(kept, i, ROWS, H), H)
         weight = tl.load(b + h)
         n = unit * weight[None, :] + tl.load(b + H + h)[None, :]
         add(to + 2 * H + h, tl.sum(slope, 0), more)
@@ -251,18 +251,18 @@ def blocks_back(
         of_n = tl.zeros([ROWS, H], tl.float32)
         upright = tl.trans(slope)
         for at in range(0, inner, CHUNK):
-            W = _matrix(b + widen, at + k, h, H)  # [chunk, H]
+            W = matrix(b + widen, at + k, h, H)  # [chunk, H]
             u = product(n, tl.trans(W), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
-            a, a_slope = _silu_slope(u)
+            a, a_slope = silu_slope(u)
             add(to + narrow + h[:, None] * inner + (at + k)[None, :], product(upright, a, PRECISION), more)
-            of_u = product(slope, _matrix(b + narrow, h, at + k, inner), PRECISION) * a_slope
+            of_u = product(slope, matrix(b + narrow, h, at + k, inner), PRECISION) * a_slope
             add(to + 3 * H + at + k, tl.sum(of_u, 0), more)
             place = to + widen + (at + k)[:, None] * H + h[None, :]
             add(place, product(tl.trans(of_u), n, PRECISION), more)
             of_n += product(of_u, W, PRECISION)
         add(to + h, tl.sum(of_n * unit, 0), more)
         add(to + H + h, tl.sum(of_n, 0), more)
-        slope += _normalised_back(of_n * weight[None, :], unit, scale, H)
+        slope += normalised_back(of_n * weight[None, :], unit, scale, H)
     return slope
 
 
@@ -270,11 +270,11 @@ def blocks_back(
 def basis(g, w, norm, expansion, H: tl.constexpr, R: tl.constexpr, HEAD: tl.constexpr):
     """phi = s silu(E silu(norm(g)) + e) and what its gradient needs. The expansion lies as bias, scale, weight."""
     h, r = tl.arange(0, H), tl.arange(0, R)
-    unit, scale = _normalised(g, H)
+    unit, scale = normalised(g, H)
     z = unit * tl.load(w + norm + h)[None, :] + tl.load(w + norm + H + h)[None, :]
     s = z * tl.sigmoid(z)
-    t = product(s, _transposed(w + expansion + 2 * R, h, r, H), HEAD) + tl.load(w + expansion + r)[None, :]
-    act, act_slope = _silu_slope(t)
+    t = product(s, transposed(w + expansion + 2 * R, h, r, H), HEAD) + tl.load(w + expansion + r)[None, :]
+    act, act_slope = silu_slope(t)
     return act * tl.load(w + expansion + R + r)[None, :], act, act_slope, s, z, unit, scale
 
 
@@ -289,18 +289,18 @@ def basis_back(
     add(out + expansion + r, tl.sum(of_t, 0), more)
     place = expansion + 2 * R + r[:, None] * H + h[None, :]
     add(out + place, product(tl.trans(of_t), s, HEAD), more)
-    _, z_slope = _silu_slope(z)
+    _, z_slope = silu_slope(z)
     of_z = product(of_t, tl.load(w + place), HEAD) * z_slope
     add(out + norm + h, tl.sum(of_z * unit, 0), more)
     add(out + norm + H + h, tl.sum(of_z, 0), more)
-    return _normalised_back(of_z * tl.load(w + norm + h)[None, :], unit, scale, H)
+    return normalised_back(of_z * tl.load(w + norm + h)[None, :], unit, scale, H)
 
 
 # ---- q(w) -----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _columns_of_L(w, at, posterior, R: tl.constexpr, PART: tl.constexpr):
+def columns_of_L(w, at, posterior, R: tl.constexpr, PART: tl.constexpr):
     """[R, PART] of L. The mean, the log-diagonal and the lower part of q(w) lie behind each other."""
     i, j = tl.arange(0, R)[:, None], at + tl.arange(0, PART)[None, :]
     lower = tl.load(w + posterior + 2 * R + i * R + j, mask=i > j, other=0.0)
@@ -313,7 +313,7 @@ def variance(phi, w, posterior, rank, ROWS: tl.constexpr, R: tl.constexpr, PART:
     """||L^T phi||^2 of each row, some columns of L at a time."""
     var = tl.zeros([ROWS], tl.float32)
     for at in range(0, rank, PART):
-        v = product(phi, _columns_of_L(w, at, posterior, R, PART), HEAD)
+        v = product(phi, columns_of_L(w, at, posterior, R, PART), HEAD)
         var += tl.sum(v * v, 1)
     return var
 
@@ -326,7 +326,7 @@ def variance_back(
     """`of_phi` with what comes through the variance; the gradients of L on the way."""
     upright = tl.trans(phi)
     for at in range(0, rank, PART):
-        L = _columns_of_L(w, at, posterior, R, PART)
+        L = columns_of_L(w, at, posterior, R, PART)
         of_v = 2.0 * of_var[:, None] * product(phi, L, HEAD)
         of_phi += product(of_v, tl.trans(L), HEAD)
         of_L = product(upright, of_v, HEAD)

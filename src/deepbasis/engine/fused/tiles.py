@@ -24,7 +24,7 @@ _OF_TABLES = ["members", "batch", "n", "d", "tiles", "mask_step", "mask_member",
 
 
 @triton.jit
-def _batch(
+def batch_rows(
     order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member,
     ROWS: tl.constexpr, WEIGHTS: tl.constexpr,
 ):  # fmt: skip
@@ -52,6 +52,24 @@ def _batch(
     return index, weight, whole
 
 
+@triton.jit
+def fit(error, var, noise, EXPECTED: tl.constexpr):
+    """-E log p (Eq. 5) or -log E p (Eq. 6) of each row; minus its derivative in the error, and those in the variance
+    and in the noise."""
+    if EXPECTED:
+        rows_loss = 0.5 * (_LOG_TURN + tl.log(noise) + (error * error + var) / noise)
+        of_error = error / noise
+        of_var = 0.5 / noise + 0.0 * var
+        of_noise = 0.5 * (1.0 - (error * error + var) / noise) / noise
+    else:
+        total = var + noise
+        rows_loss = 0.5 * (_LOG_TURN + tl.log(total) + error * error / total)
+        of_error = error / total
+        of_var = 0.5 * (1.0 - error * error / total) / total
+        of_noise = of_var
+    return rows_loss, of_error, of_var, of_noise
+
+
 @triton.jit(do_not_specialize=_OF_TABLES)
 def largest_prior(
     parameters, x, order, weights, mask, step, kept, found, place_found,
@@ -63,8 +81,8 @@ def largest_prior(
     """The largest ||phi(x)||^2 of each tile, and where in the batch it is: for the trace term of Eq. 15."""
     e, tile = tl.program_id(0), tl.program_id(1)
     w = parameters + e * numbers
-    index, weight, _ = _batch(order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member, ROWS,
-                              WEIGHTS)  # fmt: skip
+    index, weight, _ = batch_rows(order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member,
+                                  ROWS, WEIGHTS)  # fmt: skip
     g = input_layer(w, x, index, d, waved, bias, project, width, waves, turns_at, mixing, ROWS, H, PRECISION)
     g = blocks(g, w, kept, count, inner, False, ROWS, H, CHUNK, PRECISION)
     phi, _, _, _, _, _, _ = basis(g, w, norm, expansion, H, R, HEAD)
@@ -110,8 +128,8 @@ def tile_gradients(
             of_noise -= pull * largest / noise
     for tile_of_mine in range(TILES):
         tile, more = program * TILES + tile_of_mine, tile_of_mine > 0
-        index, weight, whole = _batch(order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member,
-                                      ROWS, WEIGHTS)  # fmt: skip
+        index, weight, whole = batch_rows(order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member,
+                                          ROWS, WEIGHTS)  # fmt: skip
         weight = weight / whole
         g = input_layer(w, x, index, d, waved, bias, project, width, waves, turns_at, mixing, ROWS, H, PRECISION)
         g = blocks(g, w, kept, count, inner, True, ROWS, H, CHUNK, PRECISION)
@@ -120,17 +138,7 @@ def tile_gradients(
         error = tl.load(y + index) - tl.load(w + mean_at) - tl.sum(phi * m[None, :], 1)
         error -= sloped(x, index, slope + e * d, d, ROWS)
         var = variance(phi, w, posterior, rank, ROWS, R, PART, HEAD)
-        if EXPECTED:
-            rows_loss = 0.5 * (_LOG_TURN + tl.log(noise) + (error * error + var) / noise)
-            of_error = error / noise
-            of_var = 0.5 / noise + 0.0 * var
-            of_s = 0.5 * (1.0 - (error * error + var) / noise) / noise
-        else:
-            total = var + noise
-            rows_loss = 0.5 * (_LOG_TURN + tl.log(total) + error * error / total)
-            of_error = error / total
-            of_var = 0.5 * (1.0 - error * error / total) / total
-            of_s = of_var
+        rows_loss, of_error, of_var, of_s = fit(error, var, noise, EXPECTED)
         loss += tl.sum(weight * rows_loss)
         of_noise += tl.sum(weight * of_s)
         of_error = -weight * of_error  # the gradient in the mean

@@ -1,0 +1,186 @@
+"""Two ways to a member's gradients: `Shares` for a few members, `Products` for many. docs/engine.md shows both."""
+
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepbasis.engine.batches import Numbered, Rows
+from deepbasis.engine.fused.arena import Launch, Layout
+from deepbasis.engine.fused.operands import Planes
+
+_MULTIPROCESSORS = 132  # of an H100 or H200
+
+
+class Tiling(NamedTuple):
+    """Of a few members: rows in a tile, tiles that a program takes one after another, and the warps of a program."""
+
+    rows: int
+    tiles: int
+    warps: int
+
+    @classmethod
+    def chosen(cls, members: int, batch: int) -> "Tiling":
+        """Many small tiles for a few members, which have an SM each; larger ones, and several a program, for more."""
+        rows = 16 if members * ceil(batch / 16) <= 2 * _MULTIPROCESSORS else 32
+        tiles = max(1, members * ceil(batch / rows) // (4 * _MULTIPROCESSORS))
+        return cls(rows, tiles, 8)
+
+
+class ManyTiling(NamedTuple):
+    """Of many members: rows in a tile and the warps of its program; rows at a time, warps and stages of a product."""
+
+    rows: int = 128
+    warps: int = 8
+    step: int = 64
+    product_warps: int = 4
+    stages: int = 3
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a step is made from."""
+
+    layout: Layout
+    parameters: Tensor
+    data: Rows
+    slopes: Tensor
+    batches: Numbered
+    count: Tensor
+    alphas: Tensor
+    floor: float
+    trace: bool
+    """Whether any alpha is not 0."""
+    through: bool
+    """Whether the gradient passes through the maximum of the trace term."""
+    expected: bool
+    """Whether the fit is E log p (Eq. 5), not log E p (Eq. 6)."""
+    precisions: tuple[str, str]
+    """Of the network's products, and of those behind it."""
+
+    @property
+    def constants(self) -> dict[str, object]:
+        weights = self.batches.weights
+        return {
+            **self.layout.constants,
+            "WEIGHTS": 0 if weights is None else weights.dim(),
+            "PRECISION": self.precisions[0],
+            "HEAD": self.precisions[1],
+        }
+
+    @property
+    def rows(self) -> tuple[Tensor, ...]:
+        b = self.batches
+        return b.order, self.alphas if b.weights is None else b.weights, b.mask, b.step
+
+    def zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(len(self.parameters), *shape, dtype=dtype, device=self.parameters.device)
+
+
+class Shares:
+    """A program takes a few tiles through all layers and back, and has its own share of every gradient."""
+
+    def __init__(self, given: Given, tiling: Tiling) -> None:
+        from deepbasis.engine.fused import tiles  # Triton takes a moment, and few processes need it
+
+        self._kernels, self._given, self._tiling = tiles, given, tiling
+        self._tiles = ceil(given.batches.order.shape[-1] / tiling.rows)
+        self.programs = programs = ceil(self._tiles / tiling.tiles)
+        layout = given.layout
+        self.shares = given.zeros(programs, layout.numbers)
+        self.losses = given.zeros(programs)
+        self._kept = given.zeros(programs, layout.arguments["count"] + 1, tiling.rows, layout.constants["H"])
+        self._found = given.zeros(self._tiles), given.zeros(self._tiles, dtype=torch.int32)
+
+    def launches(self) -> list[Launch]:
+        g, tiling = self._given, self._tiling
+        members, data, mask = len(g.parameters), g.data, g.batches.mask
+        batch = g.batches.order.shape[-1]
+        sizes = (g.layout.numbers, members, batch, len(data), data.x.shape[1], self._tiles, *mask.stride()[:2])
+        places = g.layout.arguments.values()
+        constants = {**g.constants, "ROWS": tiling.rows, "num_warps": tiling.warps, "num_stages": 1}
+        launches = []
+        if g.trace:
+            arguments = (g.parameters, data.x, *g.rows, self._kept, *self._found, *sizes, *places)
+            launches += [Launch(self._kernels.largest_prior, (members, self._tiles), arguments, constants)]
+        arguments = (
+            g.parameters, self.shares, self._kept, self.losses, data.x, data.y, g.slopes, *g.rows, g.count,
+            g.alphas, *self._found, *sizes, *places, g.floor,
+        )  # fmt: skip
+        of_tiles = {"TILES": tiling.tiles, "MOST_TILES": power(self._tiles)}
+        constants |= {"TRACE": g.trace, "THROUGH": g.through, "EXPECTED": g.expected, **of_tiles}
+        return [*launches, Launch(self._kernels.tile_gradients, (members, self.programs), arguments, constants)]
+
+
+class Products:
+    """Tiles forward, tiles back, and then each weight's gradient as one product over all rows."""
+
+    programs = 1
+
+    def __init__(self, given: Given, tiling: ManyTiling) -> None:
+        from deepbasis.engine.fused import many
+
+        self._kernels, self._given, self._tiling = many, given, tiling
+        layout, columns = given.layout, given.data.x.shape[1]
+        H, R, blocks = layout.constants["H"], layout.constants["R"], layout.arguments["count"]
+        device = given.parameters.device
+        self._planes = planes = Planes.of(layout, columns)
+        self._tiles = tiles = ceil(given.batches.order.shape[-1] / tiling.rows)
+        self._rows = rows = tiles * tiling.rows
+        self._split = given.precisions[0] == "tf32x3"
+        members = len(given.parameters)
+        shape = (1 + self._split, members, planes.count, rows, planes.T)
+        self._operands = torch.zeros(shape, dtype=torch.float16, device=device)
+        self._scales = given.zeros(planes.count, tiles)
+        self._by_row = given.zeros(blocks + 3, rows)
+        self._vectors = given.zeros(tiles, 2 * (blocks + 1) * H + 2 * R)
+        self._sums = given.zeros(tiles, 4)
+        self._found = given.zeros(tiles), given.zeros(tiles, dtype=torch.int32)
+        self._tasks = planes.tasks(layout, columns).to(device)
+        self.shares = given.zeros(layout.numbers)
+        self.losses = given.zeros(1)
+
+    def launches(self) -> list[Launch]:
+        g, tiling, planes, kernels = self._given, self._tiling, self._planes, self._kernels
+        members, data, tiles, rows = len(g.parameters), g.data, self._tiles, self._rows
+        places, numbers = g.layout.arguments, g.layout.numbers
+        low, of_tile = self._operands[0].numel(), self._vectors.shape[-1]
+        kept = (self._operands, self._scales, self._by_row, self._vectors)
+        split = {"SPLIT": self._split, "T": planes.T}
+        of_tiles = {**split, **g.constants, "ROWS": tiling.rows, "num_warps": tiling.warps, "num_stages": 1}
+        most = {"TRACE": g.trace, "MOST_TILES": power(tiles)}
+        batch = g.batches.order.shape[-1]
+        arguments = (
+            g.parameters, *kept, self._sums, data.x, data.y, g.slopes, *g.rows, g.count, g.alphas, *self._found,
+            numbers, members, batch, len(data), data.x.shape[1], tiles, rows, *g.batches.mask.stride()[:2],
+            planes.count, low, of_tile,
+            *(places[name] for name in ("bias", "project", "width", "norm", "expansion", "posterior")),
+            *(places[name] for name in ("noise_at", "mean_at", "count", "inner", "rank")), g.floor,
+        )  # fmt: skip
+        forward = {**of_tiles, "TRACE": g.trace, "EXPECTED": g.expected}
+        launches = [Launch(kernels.forward, (tiles, members), arguments, forward)]
+        arguments = (
+            g.parameters, *kept, g.alphas, *self._found, numbers, tiles, rows, planes.count, low, of_tile,
+            planes.of_columns, *(places[name] for name in ("norm", "expansion", "posterior")),
+            *(places[name] for name in ("noise_at", "count", "inner", "rank")), g.floor,
+        )  # fmt: skip
+        backward = {**of_tiles, **most, "THROUGH": g.through}
+        del backward["WEIGHTS"]
+        launches += [Launch(kernels.backward, (tiles, members), arguments, backward)]
+        arguments = (
+            g.parameters, self.shares, self.losses, self._operands, self._scales, self._vectors, self._sums, g.alphas,
+            self._found[0], self._tasks, numbers, tiles, rows, planes.count, low, of_tile,
+            *(places[name] for name in ("norm", "expansion", "posterior")),
+            *(places[name] for name in ("noise_at", "mean_at", "count", "inner")), g.floor,
+        )  # fmt: skip
+        constants = {**split, **most, "ROWS": tiling.rows, "STEP": min(tiling.step, tiling.rows)}
+        constants |= {name: g.layout.constants[name] for name in ("H", "R")}
+        constants |= {"num_warps": tiling.product_warps, "num_stages": tiling.stages}
+        return [*launches, Launch(kernels.weight_gradients, (len(self._tasks) + 1, members), arguments, constants)]
+
+
+def power(number: int) -> int:
+    """The smallest power of two that is not smaller, and at least 128: fewer kernels to compile."""
+    return 1 << max(7, ceil(log2(max(2, number))))
