@@ -184,8 +184,8 @@ def backward(
         pull = tl.load(alphas + e) / (2.0 * (floor + tl.exp(tl.load(w + noise_at))))
         of_prior = -pull * tl.load(by_row + (count + 2) * rows + row)
         if THROUGH:
-            t = tl.arange(0, MOST_TILES)
-            each = tl.load(found + e * tiles + t, mask=t < tiles, other=float("-inf"))
+            q = tl.arange(0, MOST_TILES)
+            each = tl.load(found + e * tiles + q, mask=q < tiles, other=float("-inf"))
             _, best = tl.max(each, 0, return_indices=True)
             of_prior += tl.where(row == tl.load(place_found + e * tiles + best), pull, 0.0)
     of_block = 2 * (H // T) + 3 * (inner // T)
@@ -249,6 +249,79 @@ def _sum(vectors, start, tiles, sums_of_tile, WIDE: tl.constexpr):
     return total
 
 
+@triton.jit
+def _add_up(
+    w, out, losses, vectors, sums, alphas, found, e, tiles, sums_of_tile, norm, expansion, posterior, noise_at,
+    mean_at, count, inner, floor, MOST_TILES: tl.constexpr, TRACE: tl.constexpr, H: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """A member's loss, and the gradients that are sums over tiles."""
+    vectors += e * tiles * sums_of_tile
+    h, r = tl.arange(0, 2 * H), tl.arange(0, R)
+    for i in range(count):
+        place = out + i * (3 * H + inner + 2 * inner * H) + h
+        tl.store(place, _sum(vectors, 2 * i * H, tiles, sums_of_tile, 2 * H))
+    tl.store(out + norm + h, _sum(vectors, 2 * count * H, tiles, sums_of_tile, 2 * H))
+    tl.store(out + expansion + R + r, _sum(vectors, 2 * (count + 1) * H, tiles, sums_of_tile, R))
+    tl.store(out + posterior + r, _sum(vectors, 2 * (count + 1) * H + R, tiles, sums_of_tile, R))
+    t = tl.arange(0, MOST_TILES)
+    of_tiles = sums + (e * tiles + t) * 4
+    loss = tl.sum(tl.load(of_tiles, mask=t < tiles, other=0.0))
+    of_noise = tl.sum(tl.load(of_tiles + 1, mask=t < tiles, other=0.0))
+    if TRACE:  # the maximum itself is in the loss once
+        raw = tl.load(w + noise_at)
+        noise = floor + tl.exp(raw)
+        largest = tl.max(tl.load(found + e * tiles + t, mask=t < tiles, other=float("-inf")), 0)
+        pull = tl.load(alphas + e) / (2.0 * noise) * largest
+        loss += pull
+        of_noise -= pull / noise * tl.exp(raw)
+    tl.store(out + noise_at, of_noise)
+    tl.store(out + mean_at, tl.sum(tl.load(of_tiles + 2, mask=t < tiles, other=0.0)))
+    tl.store(losses + e, loss)
+
+
+@triton.jit
+def _part_of_weight(
+    w, out, operands, scales, tasks, task, e, tiles, rows, planes, low,
+    ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr,
+):  # fmt: skip
+    tasks += task * 8
+    left_plane, right_plane = tl.load(tasks), tl.load(tasks + 1)
+    begin, row_size, columns = tl.load(tasks + 2), tl.load(tasks + 3), tl.load(tasks + 4)
+    bias, affine, diagonal = tl.load(tasks + 5), tl.load(tasks + 6), tl.load(tasks + 7)
+    operands += e.to(tl.int64) * planes * rows * T
+    scales += e * planes * tiles
+    k, c = tl.arange(0, STEP), tl.arange(0, T)
+    lefts = operands + left_plane * rows * T + k[:, None] * T + c[None, :]
+    rights = operands + right_plane * rows * T + k[:, None] * T + c[None, :]
+    total = tl.zeros([T, T], tl.float32)
+    along = tl.zeros([STEP, T], tl.float32)
+    for at in range(0, rows, STEP):
+        left, right = tl.load(lefts + at * T), tl.load(rights + at * T)
+        of_left = tl.load(scales + left_plane * tiles + at // ROWS)
+        of_both = of_left * tl.load(scales + right_plane * tiles + at // ROWS)
+        if SPLIT:
+            left_low, right_low = tl.load(lefts + low + at * T), tl.load(rights + low + at * T)
+            part = tl.dot(tl.trans(left), right_low)
+            part = tl.dot(tl.trans(left_low), right, part)
+            part = tl.dot(tl.trans(left), right, part)
+            along += of_left * (left.to(tl.float32) + left_low.to(tl.float32))
+        else:
+            part = tl.dot(tl.trans(left), right)
+            along += of_left * left.to(tl.float32)
+        total += of_both * part
+    of_rows = tl.sum(along, 0)
+    i, j = c[:, None], c[None, :]
+    if affine >= 0:  # the right plane is what a norm multiplies and shifts
+        total = total * tl.load(w + affine + c)[None, :] + of_rows[:, None] * tl.load(w + affine + H + c)[None, :]
+    if bias >= 0:
+        tl.store(out + bias + c, of_rows)
+    if diagonal >= 0:
+        of_diagonal = tl.sum(tl.where(i == j, total, 0.0), 0)
+        tl.store(out + diagonal + c, of_diagonal * tl.exp(tl.load(w + diagonal + c)))
+        total = tl.where(i > j, total, 0.0)
+    tl.store(out + begin + i * row_size + j, total, mask=j < columns)
+
+
 @triton.jit(do_not_specialize=_OF_TABLES)
 def weight_gradients(
     parameters, gradients, losses, operands, scales, vectors, sums, alphas, found, tasks,
@@ -263,62 +336,7 @@ def weight_gradients(
     task, e = tl.program_id(0), tl.program_id(1)
     w, out = parameters + e * numbers, gradients + e * numbers
     if task == tl.num_programs(0) - 1:
-        vectors += e * tiles * sums_of_tile
-        h, r = tl.arange(0, 2 * H), tl.arange(0, R)
-        for i in range(count):
-            place = out + i * (3 * H + inner + 2 * inner * H) + h
-            tl.store(place, _sum(vectors, 2 * i * H, tiles, sums_of_tile, 2 * H))
-        tl.store(out + norm + h, _sum(vectors, 2 * count * H, tiles, sums_of_tile, 2 * H))
-        tl.store(out + expansion + R + r, _sum(vectors, 2 * (count + 1) * H, tiles, sums_of_tile, R))
-        tl.store(out + posterior + r, _sum(vectors, 2 * (count + 1) * H + R, tiles, sums_of_tile, R))
-        t = tl.arange(0, MOST_TILES)
-        of_tiles = sums + (e * tiles + t) * 4
-        loss = tl.sum(tl.load(of_tiles, mask=t < tiles, other=0.0))
-        of_noise = tl.sum(tl.load(of_tiles + 1, mask=t < tiles, other=0.0))
-        if TRACE:  # the maximum itself is in the loss once
-            raw = tl.load(w + noise_at)
-            noise = floor + tl.exp(raw)
-            largest = tl.max(tl.load(found + e * tiles + t, mask=t < tiles, other=float("-inf")), 0)
-            pull = tl.load(alphas + e) / (2.0 * noise) * largest
-            loss += pull
-            of_noise -= pull / noise * tl.exp(raw)
-        tl.store(out + noise_at, of_noise)
-        tl.store(out + mean_at, tl.sum(tl.load(of_tiles + 2, mask=t < tiles, other=0.0)))
-        tl.store(losses + e, loss)
+        _add_up(w, out, losses, vectors, sums, alphas, found, e, tiles, sums_of_tile, norm, expansion, posterior,
+                noise_at, mean_at, count, inner, floor, MOST_TILES, TRACE, H, R)  # fmt: skip
     else:
-        tasks += task * 8
-        left_plane, right_plane = tl.load(tasks), tl.load(tasks + 1)
-        begin, row_size, columns = tl.load(tasks + 2), tl.load(tasks + 3), tl.load(tasks + 4)
-        bias, affine, diagonal = tl.load(tasks + 5), tl.load(tasks + 6), tl.load(tasks + 7)
-        operands += e.to(tl.int64) * planes * rows * T
-        scales += e * planes * tiles
-        k, c = tl.arange(0, STEP), tl.arange(0, T)
-        lefts = operands + left_plane * rows * T + k[:, None] * T + c[None, :]
-        rights = operands + right_plane * rows * T + k[:, None] * T + c[None, :]
-        total = tl.zeros([T, T], tl.float32)
-        along = tl.zeros([STEP, T], tl.float32)
-        for at in range(0, rows, STEP):
-            left, right = tl.load(lefts + at * T), tl.load(rights + at * T)
-            of_left = tl.load(scales + left_plane * tiles + at // ROWS)
-            of_both = of_left * tl.load(scales + right_plane * tiles + at // ROWS)
-            if SPLIT:
-                left_low, right_low = tl.load(lefts + low + at * T), tl.load(rights + low + at * T)
-                part = tl.dot(tl.trans(left), right_low)
-                part = tl.dot(tl.trans(left_low), right, part)
-                part = tl.dot(tl.trans(left), right, part)
-                along += of_left * (left.to(tl.float32) + left_low.to(tl.float32))
-            else:
-                part = tl.dot(tl.trans(left), right)
-                along += of_left * left.to(tl.float32)
-            total += of_both * part
-        of_rows = tl.sum(along, 0)
-        i, j = c[:, None], c[None, :]
-        if affine >= 0:  # the right plane is what a norm multiplies and shifts
-            total = total * tl.load(w + affine + c)[None, :] + of_rows[:, None] * tl.load(w + affine + H + c)[None, :]
-        if bias >= 0:
-            tl.store(out + bias + c, of_rows)
-        if diagonal >= 0:
-            of_diagonal = tl.sum(tl.where(i == j, total, 0.0), 0)
-            tl.store(out + diagonal + c, of_diagonal * tl.exp(tl.load(w + diagonal + c)))
-            total = tl.where(i > j, total, 0.0)
-        tl.store(out + begin + i * row_size + j, total, mask=j < columns)
+        _part_of_weight(w, out, operands, scales, tasks, task, e, tiles, rows, planes, low, ROWS, STEP, SPLIT, T, H)
