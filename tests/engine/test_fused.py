@@ -9,7 +9,7 @@ import torch
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import FAILED
 from deepbasis.engine.fused.arena import available, interpreted, why_not
-from deepbasis.engine.fused.steps import Tiling
+from deepbasis.engine.fused.ways import ManyTiling, Tiling
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.settings import Settings, settings_for
 from deepbasis.engine.training import train
@@ -106,13 +106,19 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_gradients_are_those_of_autograd(case):
+    """By both ways, that of a few members and that of many."""
     case = {"columns": 5, "n": 70, "weights": "none", **case}
     data = rows(case.pop("n"), case.pop("columns"), case.pop("weights"), case.get("members", 2))
     expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu"), **case))
-    mine = wave(data, fused=True, **case)
-    assert mine.fused is not None
-    for name, found in gradients(mine).items():
-        torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
+    for tiling in (None, ManyTiling(32, 4)):
+        mine = wave(data, fused=True, **case)
+        assert mine.fused is not None
+        if tiling is not None and case.get("waves", False):
+            continue  # of a few members alone
+        if tiling is not None:
+            mine.fused.tile(tiling)
+        for name, found in gradients(mine).items():
+            torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
 
 
 @pytest.mark.parametrize("weights", ["rows", "members"])
@@ -131,7 +137,18 @@ def test_rows_may_have_any_strides(weights):
         assert torch.equal(found, expected[name]), name
 
 
-@pytest.mark.parametrize("tiling", [Tiling(16, 1, 4), Tiling(16, 3, 4), Tiling(32, 1, 8), Tiling(64, 2, 8)], ids=str)
+TILINGS = [
+    Tiling(16, 1, 4),
+    Tiling(16, 3, 4),
+    Tiling(32, 1, 8),
+    Tiling(64, 2, 8),
+    ManyTiling(16, 4),
+    ManyTiling(64, 4, 32),
+    ManyTiling(128, 8),
+]
+
+
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
 def test_every_tiling_gives_the_same(tiling):
     data = rows(70, 5)
     expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu")))

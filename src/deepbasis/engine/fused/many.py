@@ -9,17 +9,9 @@ SPLIT is whether what was rounded off lies in a second set of planes, for produc
 import triton
 import triton.language as tl
 
-from deepbasis.engine.fused.layers import (
-    columns_of_L,
-    matrix,
-    normalised,
-    normalised_back,
-    product,
-    silu_slope,
-    sloped,
-    transposed,
-)
-from deepbasis.engine.fused.tiles import batch_rows, fit
+from deepbasis.engine.fused.head import columns_of_L, fit
+from deepbasis.engine.fused.layers import matrix, normalised, normalised_back, product, silu_slope, transposed
+from deepbasis.engine.fused.tiles import batch_rows
 
 # What differs from table to table: no kernel is compiled anew for it.
 _OF_TABLES = ["members", "batch", "n", "d", "tiles", "rows", "mask_step", "mask_member", "width", "count", "planes"]

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -138,7 +138,7 @@ class FusedSteps:
         )  # fmt: skip
         self._way: Shares | Products
         self.tile(self._chosen())
-        self._stepping = {
+        self._stepping: dict[str, Any] = {
             "CLIP": settings.clip is not None,
             "AVERAGE": average is not None,
             "MOST_BLOCKS": power(self._blocks),
@@ -171,7 +171,12 @@ class FusedSteps:
         self._places = torch.tensor(places, dtype=torch.int32, device=device)
         self._strides = torch.tensor(strides, dtype=torch.int32, device=device)
         self._muon_numbers = (settings.muon_rate, settings.weight_decay)
-        self._muon_constants = {"LOW": min(H, inner), "HIGH": max(H, inner), "PRECISION": precision, "num_warps": 8}
+        self._muon_constants: dict[str, Any] = {
+            "LOW": min(H, inner),
+            "HIGH": max(H, inner),
+            "PRECISION": precision,
+            "num_warps": 8,
+        }
 
     def set_step(self, step: int) -> None:
         self.count.fill_(step)
@@ -198,7 +203,7 @@ class FusedSteps:
         E, N, b, way = self.stack.size, self.layout.numbers, self._batches, self._way
         last, corrected = len(self._factors) - 1, len(self._corrections) - 1
         launches = way.launches()
-        arguments = (
+        arguments: tuple[Any, ...] = (
             self.parameters, way.shares, self.gradients, self._kinds, self._kl_weights, self._squares,
             self._divergences, b.step, int(b.advance), N, way.programs,
         )  # fmt: skip

@@ -3,21 +3,8 @@
 import triton
 import triton.language as tl
 
-from deepbasis.engine.fused.layers import (
-    add,
-    basis,
-    basis_back,
-    blocks,
-    blocks_back,
-    input_layer,
-    input_layer_back,
-    recall,
-    sloped,
-    variance,
-    variance_back,
-)
-
-_LOG_TURN = tl.constexpr(1.8378770664093453)  # log(2 pi)
+from deepbasis.engine.fused.head import basis, basis_back, fit, variance, variance_back
+from deepbasis.engine.fused.layers import add, blocks, blocks_back, input_layer, input_layer_back, recall, sloped
 
 # What differs from table to table: to compile anew for a 1 or a multiple of 16 would cost seconds, and gain nothing.
 _OF_TABLES = ["members", "batch", "n", "d", "tiles", "mask_step", "mask_member", "waved", "width", "count"]
@@ -50,24 +37,6 @@ def batch_rows(
             part *= tl.load(own + rows, mask=places < batch, other=0.0)
         whole += tl.sum(part)
     return index, weight, whole
-
-
-@triton.jit
-def fit(error, var, noise, EXPECTED: tl.constexpr):
-    """-E log p (Eq. 5) or -log E p (Eq. 6) of each row; minus its derivative in the error, and those in the variance
-    and in the noise."""
-    if EXPECTED:
-        rows_loss = 0.5 * (_LOG_TURN + tl.log(noise) + (error * error + var) / noise)
-        of_error = error / noise
-        of_var = 0.5 / noise + 0.0 * var
-        of_noise = 0.5 * (1.0 - (error * error + var) / noise) / noise
-    else:
-        total = var + noise
-        rows_loss = 0.5 * (_LOG_TURN + tl.log(total) + error * error / total)
-        of_error = error / total
-        of_var = 0.5 * (1.0 - error * error / total) / total
-        of_noise = of_var
-    return rows_loss, of_error, of_var, of_noise
 
 
 @triton.jit(do_not_specialize=_OF_TABLES)
@@ -127,9 +96,10 @@ def tile_gradients(
             loss += pull * largest
             of_noise -= pull * largest / noise
     for tile_of_mine in range(TILES):
-        tile, more = program * TILES + tile_of_mine, tile_of_mine > 0
-        index, weight, whole = batch_rows(order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member,
-                                          ROWS, WEIGHTS)  # fmt: skip
+        tile = program * TILES + tile_of_mine
+        more = tile_of_mine > 0 if TILES > 1 else None
+        index, weight, whole = batch_rows(order, weights, mask, step, e, members, tile, batch, n, mask_step,
+                                          mask_member, ROWS, WEIGHTS)  # fmt: skip
         weight = weight / whole
         g = input_layer(w, x, index, d, waved, bias, project, width, waves, turns_at, mixing, ROWS, H, PRECISION)
         g = blocks(g, w, kept, count, inner, True, ROWS, H, CHUNK, PRECISION)

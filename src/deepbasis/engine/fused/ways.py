@@ -110,7 +110,7 @@ class Shares:
             g.alphas, *self._found, *sizes, *places, g.floor,
         )  # fmt: skip
         of_tiles = {"TILES": tiling.tiles, "MOST_TILES": power(self._tiles)}
-        constants |= {"TRACE": g.trace, "THROUGH": g.through, "EXPECTED": g.expected, **of_tiles}
+        constants = {**constants, "TRACE": g.trace, "THROUGH": g.through, "EXPECTED": g.expected, **of_tiles}
         return [*launches, Launch(self._kernels.tile_gradients, (members, self.programs), arguments, constants)]
 
 
