@@ -223,5 +223,10 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def hopper() -> bool:
+    """Whether every GPU here is of that generation, or a later one."""
+    return all(torch.cuda.get_device_capability(k) >= (9, 0) for k in range(torch.cuda.device_count()))
+
+
 def usable(device: torch.device) -> bool:
     return available() and (device.type == "cuda" or interpreted())

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from deepbasis.engine.fused.layers import add, normalised, normalised_back, product, silu_slope, transposed
+from deepbasis.engine.fused.layers import add, normalised, normalised_back, product, sigmoid, silu_slope, transposed
 
 _LOG_TURN = tl.constexpr(1.8378770664093453)  # log(2 pi)
 
@@ -14,7 +14,7 @@ def basis(g, w, norm, expansion, H: tl.constexpr, R: tl.constexpr, HEAD: tl.cons
     h, r = tl.arange(0, H), tl.arange(0, R)
     unit, scale = normalised(g, H)
     z = unit * tl.load(w + norm + h)[None, :] + tl.load(w + norm + H + h)[None, :]
-    s = z * tl.sigmoid(z)
+    s = z * sigmoid(z)
     t = product(s, transposed(w + expansion + 2 * R, h, r, H), HEAD) + tl.load(w + expansion + r)[None, :]
     act, act_slope = silu_slope(t)
     return act * tl.load(w + expansion + R + r)[None, :], act, act_slope, s, z, unit, scale
@@ -42,9 +42,9 @@ def basis_back(
 def columns_of_L(w, at, posterior, R: tl.constexpr, PART: tl.constexpr):
     """[R, PART] of L. The mean, the log-diagonal and the lower part of q(w) lie behind each other."""
     i, j = tl.arange(0, R)[:, None], at + tl.arange(0, PART)[None, :]
-    lower = tl.load(w + posterior + 2 * R + i * R + j, mask=i > j, other=0.0)
+    lower = tl.load(w + posterior + 2 * R + i * R + j)  # all of it: wide loads have no mask
     diagonal = tl.exp(tl.load(w + posterior + R + at + tl.arange(0, PART)))
-    return lower + tl.where(i == j, diagonal[None, :], 0.0)
+    return tl.where(i > j, lower, tl.where(i == j, diagonal[None, :], 0.0))
 
 
 @triton.jit

@@ -8,6 +8,7 @@ tiling; `gp/` has the same formulas in PyTorch, and is the reference.
 import triton
 import triton.language as tl
 
+from deepbasis.engine.fused.arena import hopper, interpreted
 from deepbasis.gp.backbone import NORM_EPSILON
 
 # An embedding has 8 waves a column, of which 3 numbers are made. 8 columns are taken at a time: 64 waves, 24 numbers
@@ -15,6 +16,9 @@ from deepbasis.gp.backbone import NORM_EPSILON
 _PLAIN = tl.constexpr(16)  # columns at a time of the table itself
 _TURN = tl.constexpr(6.283185307179586)
 _NORM_EPSILON = tl.constexpr(NORM_EPSILON)
+_ASSEMBLER = tl.constexpr(not interpreted())  # Triton's interpreter has none
+# One instruction since Hopper; before it there is only a rounding of halves away from 0, which is four everywhere.
+_TO_TF32 = tl.constexpr(f"cvt.{'rn' if hopper() else 'rna'}.tf32.f32 $0, $1;")
 
 
 @triton.jit
@@ -32,15 +36,32 @@ def product(a, b, PRECISION: tl.constexpr):
 @triton.jit
 def _tf32(a):
     """Rounded to the nearest: the unit itself cuts off, always towards 0, which adds up."""
-    rounded = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    return tl.where(a == a, rounded, float("nan"))  # the bits of a NaN may overflow, to those of 0
+    if _ASSEMBLER:
+        rounded = tl.inline_asm_elementwise(_TO_TF32, "=f,f", [a], tl.float32, True, 1)
+    else:
+        rounded = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+        rounded = tl.where(a == a, rounded, float("nan"))  # the bits of a NaN may overflow, to those of 0
+    return rounded
+
+
+@triton.jit
+def sigmoid(u):
+    """In four instructions, within two or three units in the last place: Triton's own, and its division, are fifteen."""
+    if _ASSEMBLER:
+        result = tl.inline_asm_elementwise(
+            "{.reg .f32 t; mul.f32 t, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3F800000;"
+            "rcp.approx.ftz.f32 $0, t;}", "=f,f", [u], tl.float32, True, 1)  # fmt: skip
+    else:
+        result = tl.sigmoid(u)
+    return result
 
 
 @triton.jit
 def silu_slope(u):
     """(silu(u), its derivative)."""
-    s = tl.sigmoid(u)
-    return u * s, s + u * s * (1.0 - s)
+    s = sigmoid(u)
+    a = u * s
+    return a, s + a - a * s
 
 
 @triton.jit
@@ -234,7 +255,7 @@ def blocks(
         widen = b + 3 * H + inner
         for at in range(0, inner, CHUNK):
             u = product(n, transposed(widen, h, at + k, H), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
-            g += product(u * tl.sigmoid(u), transposed(widen + inner * H, at + k, h, inner), PRECISION)
+            g += product(u * sigmoid(u), transposed(widen + inner * H, at + k, h, inner), PRECISION)
     if KEEP:
         keep(kept, count, g, ROWS, H)
     return g

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from deepbasis.engine.fused.head import columns_of_L, fit
-from deepbasis.engine.fused.layers import matrix, normalised, normalised_back, product, silu_slope, transposed
+from deepbasis.engine.fused.layers import matrix, normalised, normalised_back, product, sigmoid, silu_slope, transposed
 from deepbasis.engine.fused.tiles import batch_rows
 
 # What differs from table to table: no kernel is compiled anew for it.
@@ -18,12 +18,16 @@ _OF_TABLES = ["members", "batch", "n", "d", "tiles", "rows", "mask_step", "mask_
 
 
 @triton.jit
-def _put(operands, scales, plane, row, values, rows, tile, tiles, low, T: tl.constexpr, WIDE: tl.constexpr,
+def _exponent(values):
+    """That of the largest, in the bits of a float32, within 2^-86 to 2^100. A NaN is not the largest, and stays one."""
+    bits = tl.max(tl.abs(values)).to(tl.int32, bitcast=True) & 0x7F800000
+    return tl.minimum(tl.maximum(bits, 0x14800000), 0x71800000)
+
+
+@triton.jit
+def _put(operands, scales, plane, row, values, bits, rows, tile, tiles, low, T: tl.constexpr, WIDE: tl.constexpr,
          SPLIT: tl.constexpr):  # fmt: skip
-    """A tile of values [ROWS, WIDE] to its planes, and its scale."""
-    # The exponent of the largest, in the bits of a float32. A NaN is not the largest, and stays one.
-    bits = tl.max(tl.max(tl.abs(values), 1), 0).to(tl.int32, bitcast=True) & 0x7F800000
-    bits = tl.minimum(tl.maximum(bits, 0x14800000), 0x71800000)  # 2^-86 to 2^100
+    """A tile of values [ROWS, WIDE] to its planes, and its scale, for a largest number with this exponent."""
     up = (0x43000000 - bits + 0x43000000).to(tl.float32, bitcast=True)  # 2^(14 - exponent)
     down = (bits - 0x07000000).to(tl.float32, bitcast=True)
     column = tl.arange(0, WIDE)
@@ -70,6 +74,7 @@ def forward(
                                       ROWS, WEIGHTS)  # fmt: skip
     present = weight > 0.0
     weight = weight / whole
+    of_units = tl.full([], 0x41000000, tl.int32)  # 8: the root of the width, of up to 128, is below 16
     line = tl.zeros([ROWS], tl.float32)
     g = tl.zeros([ROWS, H], tl.float32) + tl.load(w + bias + h)[None, :]
     plane = 0
@@ -77,7 +82,7 @@ def forward(
         column = at + tl.arange(0, T)
         values = tl.load(x + index[:, None] * d + column[None, :], mask=(column < d)[None, :], other=0.0)
         P = tl.load(w + project + h[None, :] * width + column[:, None], mask=(column < d)[:, None], other=0.0)
-        _put(operands, scales, plane, row, values, rows, tile, tiles, low, T, T, SPLIT)
+        _put(operands, scales, plane, row, values, _exponent(values), rows, tile, tiles, low, T, T, SPLIT)
         line += tl.sum(values * tl.load(slope + e * d + column, mask=column < d, other=0.0)[None, :], 1)
         g += product(values, P, PRECISION)
         plane += 1
@@ -86,7 +91,7 @@ def forward(
         b = w + i * (3 * H + inner + 2 * inner * H)
         unit, scale = normalised(g, H)
         tl.store(by_row + i * rows + row, scale)
-        _put(operands, scales, plane, row, unit, rows, tile, tiles, low, T, H, SPLIT)
+        _put(operands, scales, plane, row, unit, of_units, rows, tile, tiles, low, T, H, SPLIT)
         plane += H // T
         of_inner = inner // T
         unit = unit * tl.load(b + h)[None, :] + tl.load(b + H + h)[None, :]
@@ -94,25 +99,26 @@ def forward(
         widen = b + 3 * H + inner
         for at in range(0, inner, CHUNK):
             u = product(unit, transposed(widen, h, at + k, H), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
-            _put(operands, scales, plane, row, u, rows, tile, tiles, low, T, CHUNK, SPLIT)
-            u = u * tl.sigmoid(u)
-            _put(operands, scales, plane + of_inner, row, u, rows, tile, tiles, low, T, CHUNK, SPLIT)
+            bits = _exponent(u)
+            _put(operands, scales, plane, row, u, bits, rows, tile, tiles, low, T, CHUNK, SPLIT)
+            u = u * sigmoid(u)  # not larger
+            _put(operands, scales, plane + of_inner, row, u, bits, rows, tile, tiles, low, T, CHUNK, SPLIT)
             g += product(u, transposed(widen + inner * H, at + k, h, inner), PRECISION)
             plane += CHUNK // T
         plane += 2 * of_inner + H // T
     unit, scale = normalised(g, H)
     tl.store(by_row + count * rows + row, scale)
-    _put(operands, scales, plane, row, unit, rows, tile, tiles, low, T, H, SPLIT)
+    _put(operands, scales, plane, row, unit, of_units, rows, tile, tiles, low, T, H, SPLIT)
     s = unit * tl.load(w + norm + h)[None, :] + tl.load(w + norm + H + h)[None, :]
-    s = s * tl.sigmoid(s)
+    s = s * sigmoid(s)
     plane += H // T
-    _put(operands, scales, plane, row, s, rows, tile, tiles, low, T, H, SPLIT)
+    _put(operands, scales, plane, row, s, _exponent(s), rows, tile, tiles, low, T, H, SPLIT)
     plane += H // T
     phi = product(s, transposed(w + expansion + 2 * R, h, r, H), HEAD) + tl.load(w + expansion + r)[None, :]
-    _put(operands, scales, plane, row, phi, rows, tile, tiles, low, T, R, SPLIT)
-    phi = phi * tl.sigmoid(phi) * tl.load(w + expansion + R + r)[None, :]
+    _put(operands, scales, plane, row, phi, _exponent(phi), rows, tile, tiles, low, T, R, SPLIT)
+    phi = phi * sigmoid(phi) * tl.load(w + expansion + R + r)[None, :]
     plane += R // T
-    _put(operands, scales, plane, row, phi, rows, tile, tiles, low, T, R, SPLIT)
+    _put(operands, scales, plane, row, phi, _exponent(phi), rows, tile, tiles, low, T, R, SPLIT)
     plane += R // T
     m = tl.load(w + posterior + r)
     error = tl.load(y + index) - tl.load(w + mean_at) - tl.sum(phi * m[None, :], 1) - line
@@ -127,10 +133,11 @@ def forward(
     loss, of_noise = tl.sum(weight * rows_loss), tl.sum(weight * of_noise)
     of_error = -weight * of_error  # the gradient in the mean
     of_var = 2.0 * weight * of_var
-    _put(operands, scales, plane, row, v * of_var[:, None], rows, tile, tiles, low, T, PART, SPLIT)
+    v = v * of_var[:, None]
+    _put(operands, scales, plane, row, v, _exponent(v), rows, tile, tiles, low, T, PART, SPLIT)
     if R > PART:
         of_v = v_behind * of_var[:, None]
-        _put(operands, scales, plane + PART // T, row, of_v, rows, tile, tiles, low, T, PART, SPLIT)
+        _put(operands, scales, plane + PART // T, row, of_v, _exponent(of_v), rows, tile, tiles, low, T, PART, SPLIT)
     if TRACE:
         prior = tl.sum(phi * phi, 1)
         pull = tl.load(alphas + e) / (2.0 * noise)
@@ -190,9 +197,10 @@ def backward(
             plane = t_plane + 2 * (R // T) + behind // T
             of_v = _take(operands, scales, plane, row, rows, tile, tiles, low, T, PART, SPLIT)
             i, j = (at + p)[None, :], (behind + p)[:, None]
-            L = tl.load(w + posterior + 2 * R + i * R + j, mask=i > j, other=0.0)
+            lower = tl.load(w + posterior + 2 * R + i * R + j)
             diagonal = tl.exp(tl.load(w + posterior + R + behind + p))
-            of_phi += product(of_v, L + tl.where(i == j, diagonal[:, None], 0.0), HEAD)
+            L = tl.where(i > j, lower, tl.where(i == j, diagonal[:, None], 0.0))
+            of_phi += product(of_v, L, HEAD)
         t = _take(operands, scales, t_plane + at // T, row, rows, tile, tiles, low, T, PART, SPLIT)
         act, act_slope = silu_slope(t)
         scale = tl.load(w + expansion + R + at + p)[None, :]
@@ -200,7 +208,7 @@ def backward(
         tl.store(vectors + 2 * (count + 1) * H + at + p, tl.sum(of_phi * act, 0))
         of_t = of_phi * scale * act_slope
         plane = t_plane + 3 * (R // T) + at // T
-        _put(operands, scales, plane, row, of_t, rows, tile, tiles, low, T, PART, SPLIT)
+        _put(operands, scales, plane, row, of_t, _exponent(of_t), rows, tile, tiles, low, T, PART, SPLIT)
         of_s += product(of_t, matrix(w + expansion + 2 * R, at + p, h, H), HEAD)
     unit = _take(operands, scales, head, row, rows, tile, tiles, low, T, H, SPLIT)
     weight = tl.load(w + norm + h)[None, :]
@@ -215,21 +223,21 @@ def backward(
         plane = first_plane + b_index * of_block
         u_plane = plane + H // T
         of_u_plane = u_plane + 2 * (inner // T)
-        _put(operands, scales, of_u_plane + inner // T, row, slope, rows, tile, tiles, low, T, H, SPLIT)
+        _put(operands, scales, of_u_plane + inner // T, row, slope, _exponent(slope), rows, tile, tiles, low, T, H, SPLIT)
         of_n = tl.zeros([ROWS, H], tl.float32)
         widen = b + 3 * H + inner
         for at in range(0, inner, CHUNK):
             u = _take(operands, scales, u_plane + at // T, row, rows, tile, tiles, low, T, CHUNK, SPLIT)
             _, u_slope = silu_slope(u)
             of_u = product(slope, matrix(widen + inner * H, h, at + k, inner), PRECISION) * u_slope
-            _put(operands, scales, of_u_plane + at // T, row, of_u, rows, tile, tiles, low, T, CHUNK, SPLIT)
+            _put(operands, scales, of_u_plane + at // T, row, of_u, _exponent(of_u), rows, tile, tiles, low, T, CHUNK, SPLIT)
             of_n += product(of_u, matrix(widen, at + k, h, H), PRECISION)
         unit = _take(operands, scales, plane, row, rows, tile, tiles, low, T, H, SPLIT)
         tl.store(vectors + 2 * b_index * H + h, tl.sum(of_n * unit, 0))
         tl.store(vectors + 2 * b_index * H + H + h, tl.sum(of_n, 0))
         slope += normalised_back(of_n * tl.load(b + h)[None, :], unit, tl.load(by_row + b_index * rows + row), H)
     plane = head + 2 * (H // T) + 4 * (R // T)
-    _put(operands, scales, plane, row, slope, rows, tile, tiles, low, T, H, SPLIT)
+    _put(operands, scales, plane, row, slope, _exponent(slope), rows, tile, tiles, low, T, H, SPLIT)
 
 
 @triton.jit
