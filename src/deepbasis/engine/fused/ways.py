@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class ManyTiling(NamedTuple):
     step: int = 64
     product_warps: int = 4
     stages: int = 3
+    registers: int | None = None
+    """That a thread of a tile may have."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ class Given:
     def rows(self) -> tuple[Tensor, ...]:
         b = self.batches
         return b.order, self.alphas if b.weights is None else b.weights, b.mask, b.step
+
+    def places(self, *names: str) -> tuple[int, ...]:
+        return tuple(self.layout.arguments[name] for name in names)
 
     def zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(len(self.parameters), *shape, dtype=dtype, device=self.parameters.device)
@@ -120,65 +125,70 @@ class Products:
     programs = 1
 
     def __init__(self, given: Given, tiling: ManyTiling) -> None:
-        from deepbasis.engine.fused import many
+        from deepbasis.engine.fused import half, many, products
 
-        self._kernels, self._given, self._tiling = many, given, tiling
+        self._kernels = half.prepare, many.forward, many.backward, products.weight_gradients
+        self._given, self._tiling = given, tiling
         layout, columns = given.layout, given.data.x.shape[1]
-        H, R, blocks = layout.constants["H"], layout.constants["R"], layout.arguments["count"]
-        device = given.parameters.device
+        device, members, blocks = given.parameters.device, len(given.parameters), layout.arguments["count"]
         self._planes = planes = Planes.of(layout, columns)
         self._tiles = tiles = ceil(given.batches.order.shape[-1] / tiling.rows)
         self._rows = rows = tiles * tiling.rows
         self._split = given.precisions[0] == "tf32x3"
-        members = len(given.parameters)
-        shape = (1 + self._split, members, planes.count, rows, planes.T)
-        self._operands = torch.zeros(shape, dtype=torch.float16, device=device)
+        self._tasks = torch.tensor(planes.tasks(layout, columns), dtype=torch.int32, device=device)
+        self._blocks = torch.tensor(planes.weights(layout, columns), dtype=torch.int32, device=device)
+        halves, units = {"dtype": torch.float16, "device": device}, len(self._blocks)
+        H = layout.constants["H"]
+        self._weights = torch.zeros(1 + self._split, members, units, planes.T * H, **halves)
+        self._weight_scales = given.zeros(units)
+        self._shifts = given.zeros(blocks * layout.arguments["inner"])
+        self._operands = torch.zeros(1 + self._split, members, planes.count, rows, planes.T, **halves)
         self._scales = given.zeros(planes.count, tiles)
-        self._by_row = given.zeros(blocks + 3, rows)
-        self._vectors = given.zeros(tiles, 2 * (blocks + 1) * H + 2 * R)
-        self._sums = given.zeros(tiles, 4)
+        self._by_row = given.zeros(blocks + 4, rows)
+        self._vectors, self._sums = given.zeros(tiles, 2 * H), given.zeros(tiles, 4)
         self._found = given.zeros(tiles), given.zeros(tiles, dtype=torch.int32)
-        self._tasks = planes.tasks(layout, columns).to(device)
         self.shares = given.zeros(layout.numbers)
         self.losses = given.zeros(1)
 
     def launches(self) -> list[Launch]:
-        g, tiling, planes, kernels = self._given, self._tiling, self._planes, self._kernels
-        members, data, tiles, rows = len(g.parameters), g.data, self._tiles, self._rows
-        places, numbers = g.layout.arguments, g.layout.numbers
-        low, of_tile = self._operands[0].numel(), self._vectors.shape[-1]
-        kept = (self._operands, self._scales, self._by_row, self._vectors)
-        split = {"SPLIT": self._split, "T": planes.T}
-        of_tiles = {**split, **g.constants, "ROWS": tiling.rows, "num_warps": tiling.warps, "num_stages": 1}
-        most = {"TRACE": g.trace, "MOST_TILES": power(tiles)}
-        batch = g.batches.order.shape[-1]
-        arguments = (
-            g.parameters, *kept, self._sums, data.x, data.y, g.slopes, *g.rows, g.count, g.alphas, *self._found,
-            numbers, members, batch, len(data), data.x.shape[1], tiles, rows, *g.batches.mask.stride()[:2],
-            planes.count, low, of_tile,
-            *(places[name] for name in ("bias", "project", "width", "norm", "expansion", "posterior")),
-            *(places[name] for name in ("noise_at", "mean_at", "count", "inner", "rank")), g.floor,
+        g, tiling, planes = self._given, self._tiling, self._planes
+        prepare, forward, backward, weight_gradients = self._kernels
+        members, data, tiles, rows, units = len(g.parameters), g.data, self._tiles, self._rows, len(self._blocks)
+        numbers, batch = g.layout.numbers, g.batches.order.shape[-1]
+        second, second_weights, of_shifts = self._operands[0].numel(), self._weights[0].numel(), self._shifts.shape[1]
+        weights, kept = (self._weights, self._weight_scales), (self._operands, self._scales, self._by_row)
+        shape = {"SPLIT": self._split, "T": planes.T, "H": g.layout.constants["H"]}
+        arguments: tuple[Any, ...] = (
+            g.parameters, *weights, self._shifts, self._blocks, numbers, units, second_weights, of_shifts,
         )  # fmt: skip
-        forward = {**of_tiles, "TRACE": g.trace, "EXPECTED": g.expected}
-        launches = [Launch(kernels.forward, (tiles, members), arguments, forward)]
+        launches = [Launch(prepare, (units, members), arguments, {**shape, "num_warps": 4})]
+        shape |= {"R": g.layout.constants["R"], "ROWS": tiling.rows, "TRACE": g.trace}
+        of_tiles = {**shape, "num_warps": tiling.warps, "num_stages": 1, "maxnreg": tiling.registers}
         arguments = (
-            g.parameters, *kept, g.alphas, *self._found, numbers, tiles, rows, planes.count, low, of_tile,
-            planes.of_columns, *(places[name] for name in ("norm", "expansion", "posterior")),
-            *(places[name] for name in ("noise_at", "count", "inner", "rank")), g.floor,
+            g.parameters, *weights, self._shifts, *kept, self._sums, data.x, data.y, g.slopes, *g.rows, g.count,
+            g.alphas, *self._found, numbers, members, batch, len(data), data.x.shape[1], tiles, rows,
+            *g.batches.mask.stride()[:2], planes.count, units, second, second_weights, of_shifts,
+            *g.places("bias", "norm", "expansion", "posterior", "noise_at", "mean_at", "count", "inner"), g.floor,
         )  # fmt: skip
-        backward = {**of_tiles, **most, "THROUGH": g.through}
-        del backward["WEIGHTS"]
-        launches += [Launch(kernels.backward, (tiles, members), arguments, backward)]
+        constants = {**of_tiles, "EXPECTED": g.expected, "WEIGHTS": g.constants["WEIGHTS"]}
+        launches += [Launch(forward, (tiles, members), arguments, constants)]
         arguments = (
-            g.parameters, self.shares, self.losses, self._operands, self._scales, self._vectors, self._sums, g.alphas,
-            self._found[0], self._tasks, numbers, tiles, rows, planes.count, low, of_tile,
-            *(places[name] for name in ("norm", "expansion", "posterior")),
-            *(places[name] for name in ("noise_at", "mean_at", "count", "inner")), g.floor,
+            g.parameters, *weights, *kept, self._vectors, g.alphas, *self._found, numbers, tiles, rows, planes.count,
+            units, planes.of_columns, planes.of_columns, second, second_weights,
+            *g.places("norm", "expansion", "posterior", "noise_at", "count", "inner"), g.floor,
         )  # fmt: skip
-        constants = {**split, **most, "ROWS": tiling.rows, "STEP": min(tiling.step, tiling.rows)}
-        constants |= {name: g.layout.constants[name] for name in ("H", "R")}
+        constants = {**of_tiles, "THROUGH": g.through, "MOST_TILES": power(tiles)}
+        launches += [Launch(backward, (tiles, members), arguments, constants)]
+        arguments = (
+            g.parameters, self.shares, self.losses, *kept, self._vectors, self._sums, g.alphas, self._found[0],
+            self._tasks, numbers, tiles, rows, planes.count, second, planes.t + planes.of_rank,
+            planes.t + 2 * planes.of_rank,
+            *g.places("norm", "expansion", "posterior", "noise_at", "mean_at", "count"), g.floor,
+        )  # fmt: skip
+        constants = {**shape, "STEP": min(tiling.step, tiling.rows), "MOST_TILES": power(tiles)}
         constants |= {"num_warps": tiling.product_warps, "num_stages": tiling.stages}
-        return [*launches, Launch(kernels.weight_gradients, (len(self._tasks) + 1, members), arguments, constants)]
+        programs = planes.of_rank + len(self._tasks) + 1
+        return [*launches, Launch(weight_gradients, (programs, members), arguments, constants)]
 
 
 def power(number: int) -> int:

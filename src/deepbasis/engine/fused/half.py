@@ -1,0 +1,112 @@
+"""Tiles in float16 with a power of two beside them, for Triton: what the kernels of many members multiply and keep.
+
+float16 has as many digits as tf32, and few exponents. So a tile is multiplied by the power of two by which its largest
+number is just below float16's largest: digits are lost 2^-29 below that. With SPLIT what was rounded off is kept too,
+as a second tile: three products are then as exact as float32.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def exponent(values):
+    """That of the largest, in the bits of a float32, within 2^-86 to 2^100. A NaN is not the largest, and stays one."""
+    bits = tl.max(tl.abs(values)).to(tl.int32, bitcast=True) & 0x7F800000
+    return tl.minimum(tl.maximum(bits, 0x14800000), 0x71800000)
+
+
+@triton.jit
+def packed(values, bits, SPLIT: tl.constexpr):
+    """Values whose largest has this exponent, in float16; what is rounded off (with SPLIT); what to multiply both by."""
+    up = (0x43000000 - bits + 0x43000000).to(tl.float32, bitcast=True)  # 2^(14 - exponent)
+    scaled = values * up
+    high = scaled.to(tl.float16)
+    low = high
+    if SPLIT:
+        low = (scaled - high.to(tl.float32)).to(tl.float16)
+    return high, low, (bits - 0x07000000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def put(operands, scales, plane, row, high, low, down, rows, tile, tiles, second, T: tl.constexpr, WIDE: tl.constexpr,
+        SPLIT: tl.constexpr):  # fmt: skip
+    """A tile [ROWS, WIDE] to its planes of T columns; its low part lies `second` numbers behind."""
+    column = tl.arange(0, WIDE)
+    place = operands + ((plane + column // T)[None, :] * rows + row[:, None]) * T + (column % T)[None, :]
+    tl.store(place, high)
+    if SPLIT:
+        tl.store(place + second, low)
+    tl.store(scales + (plane + tl.arange(0, WIDE // T)) * tiles + tile, down)
+
+
+@triton.jit
+def take(operands, scales, plane, row, rows, tile, tiles, second, T: tl.constexpr, WIDE: tl.constexpr,
+         SPLIT: tl.constexpr):  # fmt: skip
+    """A tile as it was put: high, low, and what to multiply both by."""
+    column = tl.arange(0, WIDE)
+    place = operands + ((plane + column // T)[None, :] * rows + row[:, None]) * T + (column % T)[None, :]
+    high = tl.load(place)
+    low = high
+    if SPLIT:
+        low = tl.load(place + second)
+    return high, low, tl.load(scales + plane * tiles + tile)
+
+
+@triton.jit
+def unpacked(high, low, down, SPLIT: tl.constexpr):
+    values = high.to(tl.float32)
+    if SPLIT:
+        values += low.to(tl.float32)
+    return values * down
+
+
+@triton.jit
+def half_product(high, low, place, second, SPLIT: tl.constexpr):
+    """Of a tile and a weight that lies in float16 at `place`, as both are: without what they are to be multiplied by."""
+    weight = tl.load(place)
+    if SPLIT:
+        result = tl.dot(high, tl.load(place + second))
+        result = tl.dot(low, weight, result)
+        result = tl.dot(high, weight, result)
+    else:
+        result = tl.dot(high, weight)
+    return result
+
+
+@triton.jit
+def prepare(
+    parameters, weights, weight_scales, shifts, blocks, numbers, units, second, of_shifts,
+    SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr,
+):  # fmt: skip
+    """A member's weights in float16, one block of T rows or columns a program: `operands.Block` says which.
+
+    A norm's weights are taken into the matrix behind it, and its biases into that one's; the scales of the basis into
+    L. Nothing is left to do for a tile of rows.
+    """
+    unit, e = tl.program_id(0), tl.program_id(1)
+    w = parameters + e * numbers
+    blocks += unit * 9
+    begin, row_size, wide, there = tl.load(blocks), tl.load(blocks + 1), tl.load(blocks + 2), tl.load(blocks + 3)
+    norm, bias, shift_at = tl.load(blocks + 4), tl.load(blocks + 5), tl.load(blocks + 6)
+    scale, diagonal = tl.load(blocks + 7), tl.load(blocks + 8)
+    n = tl.arange(0, T * H)
+    i, j = n // wide, n % wide
+    inside = (j < there) & ((scale < 0) | (i < T))
+    value = tl.load(w + begin + i * row_size + j, mask=inside, other=0.0)
+    if scale >= 0:
+        if diagonal >= 0:
+            of_diagonal = tl.exp(tl.load(w + diagonal + i, mask=inside, other=0.0))
+            value = tl.where(i > j, value, tl.where((i == j) & inside, of_diagonal, 0.0))
+        value *= tl.load(w + scale + i, mask=inside, other=0.0)
+    if norm >= 0:  # then the block is [T, H], and the norm's biases lie behind its weights
+        shift = tl.sum(tl.reshape(value * tl.load(w + norm + H + j), [T, H]), 1)
+        k = tl.arange(0, T)
+        tl.store(shifts + e * of_shifts + shift_at + k, shift + tl.load(w + bias + k))
+        value *= tl.load(w + norm + j)
+    high, low, down = packed(value, exponent(value), SPLIT)
+    place = weights + (e.to(tl.int64) * units + unit) * (T * H) + n
+    tl.store(place, high)
+    if SPLIT:
+        tl.store(place + second, low)
+    tl.store(weight_scales + e * units + unit, down)
