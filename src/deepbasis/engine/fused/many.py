@@ -194,8 +194,8 @@ def backward(
         pull = tl.load(alphas + e) / (2.0 * (floor + tl.exp(tl.load(w + noise_at))))
         of_prior = -pull * tl.load(by_row + (count + 2) * rows + row)
         if THROUGH:
-            q = tl.arange(0, MOST_TILES)
-            each = tl.load(found + e * tiles + q, mask=q < tiles, other=float("-inf"))
+            others = tl.arange(0, MOST_TILES)
+            each = tl.load(found + e * tiles + others, mask=others < tiles, other=float("-inf"))
             _, best = tl.max(each, 0, return_indices=True)
             of_prior += tl.where(row == tl.load(place_found + e * tiles + best), pull, 0.0)
         of_prior *= 2.0

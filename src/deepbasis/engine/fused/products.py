@@ -8,39 +8,51 @@ _OF_TABLES = ["tiles", "rows", "count", "planes"]  # no kernel is compiled anew 
 
 @triton.jit
 def _over_rows(
-    operands, scales, left_plane, right_plane, ones, tiles, rows, second,
-    ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, WEIGHED: tl.constexpr,
+    operands, scales, left_plane, right_plane, tiles, rows, second,
+    ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
-    """left^T right of two planes. Also the sum of the left one's rows, or with WEIGHED two sums with weights.
-
-    The first weights are of the rows, the second, `rows` behind, of their squares.
-    """
+    """left^T right of two planes, and with SUM the sum of the left one's rows."""
     k, c = tl.arange(0, STEP), tl.arange(0, T)
     lefts = operands + left_plane * rows * T + k[:, None] * T + c[None, :]
     rights = operands + right_plane * rows * T + k[:, None] * T + c[None, :]
     total = tl.zeros([T, T], tl.float32)
-    along, of_squares = tl.zeros([STEP, T], tl.float32), tl.zeros([STEP, T], tl.float32)
+    along = tl.zeros([STEP, T], tl.float32)
     for at in range(0, rows, STEP):
         left, right = tl.load(lefts + at * T), tl.load(rights + at * T)
         of_left = tl.load(scales + left_plane * tiles + at // ROWS)
         of_both = of_left * tl.load(scales + right_plane * tiles + at // ROWS)
-        value = left.to(tl.float32)
         if SPLIT:
             left_low, right_low = tl.load(lefts + second + at * T), tl.load(rights + second + at * T)
             part = tl.dot(tl.trans(left), right_low)
             part = tl.dot(tl.trans(left_low), right, part)
             part = tl.dot(tl.trans(left), right, part)
-            value += left_low.to(tl.float32)
+            if SUM:
+                along += of_left * (left.to(tl.float32) + left_low.to(tl.float32))
         else:
             part = tl.dot(tl.trans(left), right)
-        value *= of_left
-        if WEIGHED:
-            along += value * tl.load(ones + at + k)[:, None]
-            of_squares += value * value * tl.load(ones + 2 * rows + at + k)[:, None]
-        else:
-            along += value
+            if SUM:
+                along += of_left * left.to(tl.float32)
         total += of_both * part
-    return total, tl.sum(along, 0), tl.sum(of_squares, 0)
+    return total, tl.sum(along, 0)
+
+
+@triton.jit
+def _weighed_sums(
+    operands, scales, plane, of_rows, tiles, rows, second,
+    ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Of a plane's rows, with the weights at `of_rows`, and of their squares, with those 2 `rows` behind."""
+    k, c = tl.arange(0, STEP), tl.arange(0, T)
+    place = operands + plane * rows * T + k[:, None] * T + c[None, :]
+    of_values, of_squares = tl.zeros([STEP, T], tl.float32), tl.zeros([STEP, T], tl.float32)
+    for at in range(0, rows, STEP):
+        value = tl.load(place + at * T).to(tl.float32)
+        if SPLIT:
+            value += tl.load(place + second + at * T).to(tl.float32)
+        value *= tl.load(scales + plane * tiles + at // ROWS)
+        of_values += value * tl.load(of_rows + at + k)[:, None]
+        of_squares += value * value * tl.load(of_rows + 2 * rows + at + k)[:, None]
+    return tl.sum(of_values, 0), tl.sum(of_squares, 0)
 
 
 @triton.jit
@@ -54,8 +66,8 @@ def _parts_of_weight(
     i, j = c[:, None], c[None, :]
     of_norm, of_shift = tl.zeros([T], tl.float32), tl.zeros([T], tl.float32)
     for part in range(repeats):
-        total, of_rows, _ = _over_rows(operands, scales, left + part, right, w, tiles, rows, second, ROWS, STEP, SPLIT,
-                                       T, False)  # fmt: skip
+        total, of_rows = _over_rows(operands, scales, left + part, right, tiles, rows, second, ROWS, STEP, SPLIT, T,
+                                    True)  # fmt: skip
         place = begin + part * T * row_size + i * row_size + j
         if norm >= 0:  # the right plane is what a norm multiplies and shifts
             weight = tl.load(w + place)
@@ -82,10 +94,10 @@ def _rows_of_L(
     c = tl.arange(0, T)
     at = i * T + c
     scale = tl.load(w + expansion + R + at)
-    of_mean, of_prior, of_scale = tl.zeros([T], tl.float32), tl.zeros([T], tl.float32), tl.zeros([T], tl.float32)
+    of_mean, of_prior = _weighed_sums(operands, scales, left + i, by_row, tiles, rows, second, ROWS, STEP, SPLIT, T)
+    of_scale = tl.load(w + posterior + at) * of_mean + scale * of_prior
     for j in range(i + 1):
-        total, of_mean, of_prior = _over_rows(operands, scales, left + i, right + j, by_row, tiles, rows, second, ROWS,
-                                              STEP, SPLIT, T, True)  # fmt: skip
+        total, _ = _over_rows(operands, scales, left + i, right + j, tiles, rows, second, ROWS, STEP, SPLIT, T, False)
         place = posterior + 2 * R + at[:, None] * R + (j * T + c)[None, :]
         below = at[:, None] > (j * T + c)[None, :]
         on = at[:, None] == (j * T + c)[None, :]
@@ -96,7 +108,6 @@ def _rows_of_L(
         tl.store(out + place, tl.where(below, total, 0.0))
         if i == j:
             tl.store(out + posterior + R + at, tl.sum(tl.where(on, total, 0.0), 1) * diagonal)
-    of_scale += tl.load(w + posterior + at) * of_mean + scale * of_prior
     tl.store(out + posterior + at, scale * of_mean)
     tl.store(out + expansion + R + at, of_scale)
 

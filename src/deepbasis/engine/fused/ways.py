@@ -39,6 +39,7 @@ class ManyTiling(NamedTuple):
     stages: int = 3
     registers: int | None = None
     """That a thread of a tile may have."""
+    product_registers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ class Products:
         )  # fmt: skip
         constants = {**shape, "STEP": min(tiling.step, tiling.rows), "MOST_TILES": power(tiles)}
         constants |= {"num_warps": tiling.product_warps, "num_stages": tiling.stages}
+        constants |= {"maxnreg": tiling.product_registers}
         programs = planes.of_rank + len(self._tasks) + 1
         return [*launches, Launch(weight_gradients, (programs, members), arguments, constants)]
 
