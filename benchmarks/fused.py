@@ -116,7 +116,8 @@ def kernels(step) -> dict[str, float]:
     """Microseconds of each, a launch."""
     from torch.profiler import ProfilerActivity, profile
 
-    names = ("largest_prior", "tile_gradients", "gather", "adamw", "muon")
+    names = ("prepare", "forward", "backward", "weight_gradients")  # of many members
+    names += ("tile_forward", "tile_losses", "tile_gradients", "gather", "adamw", "muon")
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(5):
             step()

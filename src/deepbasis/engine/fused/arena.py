@@ -210,7 +210,10 @@ class Launch:
         self.kernel[self.grid](*self.arguments, **self.constants)
 
     def compile(self) -> None:
-        self.kernel.warmup(*self.arguments, grid=self.grid, **self.constants)
+        """And load it, which before Triton 3.7 asks a C compiler for a few lines that launch it."""
+        with torch.cuda.device_of(self.arguments[0]):  # a thread's own is the first
+            compiled = self.kernel.warmup(*self.arguments, grid=self.grid, **self.constants)
+            getattr(compiled, "run", None)
 
 
 def available() -> bool:

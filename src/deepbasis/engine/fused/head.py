@@ -22,9 +22,9 @@ def basis(g, w, norm, expansion, H: tl.constexpr, R: tl.constexpr, HEAD: tl.cons
 
 @triton.jit
 def basis_back(
-    of_phi, g, w, out, more, norm, expansion, H: tl.constexpr, R: tl.constexpr, HEAD: tl.constexpr,
+    of_phi, act, act_slope, s, z, unit, scale, w, out, more, norm, expansion, H: tl.constexpr, R: tl.constexpr,
+    HEAD: tl.constexpr,
 ):  # fmt: skip
-    _, act, act_slope, s, z, unit, scale = basis(g, w, norm, expansion, H, R, HEAD)
     h, r = tl.arange(0, H), tl.arange(0, R)
     add(out + expansion + R + r, tl.sum(of_phi * act, 0), more)
     of_t = of_phi * tl.load(w + expansion + R + r)[None, :] * act_slope

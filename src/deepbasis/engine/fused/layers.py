@@ -46,7 +46,7 @@ def _tf32(a):
 
 @triton.jit
 def sigmoid(u):
-    """In four instructions, within two or three units in the last place: Triton's own, and its division, are fifteen."""
+    """In four instructions, within three units in the last place: Triton's own, with its division, are eleven."""
     if _ASSEMBLER:
         result = tl.inline_asm_elementwise(
             "{.reg .f32 t; mul.f32 t, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3F800000;"

@@ -97,27 +97,44 @@ class Shares:
         layout = given.layout
         self.shares = given.zeros(programs, layout.numbers)
         self.losses = given.zeros(programs)
-        self._kept = given.zeros(programs, layout.arguments["count"] + 1, tiling.rows, layout.constants["H"])
+        H, kept = layout.constants["H"], layout.arguments["count"] + 1
+        self._kept = given.zeros(self._tiles, kept, tiling.rows, H)
         self._found = given.zeros(self._tiles), given.zeros(self._tiles, dtype=torch.int32)
 
     def launches(self) -> list[Launch]:
-        g, tiling = self._given, self._tiling
+        g, tiling, kernels, constants = self._given, self._tiling, self._kernels, self._given.constants
         members, data, mask = len(g.parameters), g.data, g.batches.mask
-        batch = g.batches.order.shape[-1]
-        sizes = (g.layout.numbers, members, batch, len(data), data.x.shape[1], self._tiles, *mask.stride()[:2])
-        places = g.layout.arguments.values()
-        constants = {**g.constants, "ROWS": tiling.rows, "num_warps": tiling.warps, "num_stages": 1}
-        launches = []
-        if g.trace:
-            arguments = (g.parameters, data.x, *g.rows, self._kept, *self._found, *sizes, *places)
-            launches += [Launch(self._kernels.largest_prior, (members, self._tiles), arguments, constants)]
-        arguments = (
-            g.parameters, self.shares, self._kept, self.losses, data.x, data.y, g.slopes, *g.rows, g.count,
-            g.alphas, *self._found, *sizes, *places, g.floor,
+        (n, d), (order, _, _, step) = data.x.shape, g.rows
+        numbers, batch = g.layout.numbers, g.batches.order.shape[-1]
+        sizes = (numbers, members, batch, n, d, self._tiles, *mask.stride()[:2])
+        of_input = g.places("waved", "bias", "project", "width", "waves", "turns_at", "mixing")
+        of_head = g.places("norm", "expansion", "posterior", "noise_at", "mean_at", "count")
+        inner, rank = g.places("inner", "rank")
+
+        def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], names: str, **more: Any) -> Launch:
+            chosen = {name: constants[name] for name in names.split()}
+            how = {"ROWS": tiling.rows, "num_warps": tiling.warps, "num_stages": 1}
+            return Launch(kernel, (members, programs), arguments, {**chosen, **more, **how})
+
+        arguments: tuple[Any, ...] = (
+            g.parameters, self._kept, data.x, *g.rows, g.count, *self._found, *sizes, *of_input, *of_head, inner, rank,
         )  # fmt: skip
+        names = "WEIGHTS H CHUNK R PRECISION HEAD"
+        launches = [launch(kernels.tile_forward, self._tiles, arguments, names, TRACE=g.trace)]
+        arguments = (
+            g.parameters, self.shares, self._kept, self.losses, data.x, data.y, g.slopes, *g.rows, g.alphas,
+            *self._found, *sizes, *of_head, rank, g.floor,
+        )  # fmt: skip
+        objective = {"TRACE": g.trace, "THROUGH": g.through, "EXPECTED": g.expected}
         of_tiles = {"TILES": tiling.tiles, "MOST_TILES": power(self._tiles)}
-        constants = {**constants, "TRACE": g.trace, "THROUGH": g.through, "EXPECTED": g.expected, **of_tiles}
-        return [*launches, Launch(self._kernels.tile_gradients, (members, self.programs), arguments, constants)]
+        names = "WEIGHTS H R PART HEAD"
+        launches += [launch(kernels.tile_losses, self.programs, arguments, names, **objective, **of_tiles)]
+        arguments = (
+            g.parameters, self.shares, self._kept, data.x, order, step, numbers, members, batch, d, self._tiles,
+            *of_input, *g.places("count", "inner"),
+        )  # fmt: skip
+        names = "H CHUNK PRECISION"
+        return [*launches, launch(kernels.tile_gradients, self.programs, arguments, names, TILES=tiling.tiles)]
 
 
 class Products:
@@ -138,7 +155,8 @@ class Products:
         self._split = given.precisions[0] == "tf32x3"
         self._tasks = torch.tensor(planes.tasks(layout, columns), dtype=torch.int32, device=device)
         self._blocks = torch.tensor(planes.weights(layout, columns), dtype=torch.int32, device=device)
-        halves, units = {"dtype": torch.float16, "device": device}, len(self._blocks)
+        halves: dict[str, Any] = {"dtype": torch.float16, "device": device}
+        units = len(self._blocks)
         H = layout.constants["H"]
         self._weights = torch.zeros(1 + self._split, members, units, planes.T * H, **halves)
         self._weight_scales = given.zeros(units)
