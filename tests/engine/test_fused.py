@@ -51,6 +51,7 @@ def wave(
     slope: bool = False,
     alpha: float = 0.1,
     device: torch.device = DEVICE,
+    tiling: Tiling | ManyTiling | None = None,
     **changes: object,
 ) -> Wave:
     d = data.x.shape[1]
@@ -64,7 +65,11 @@ def wave(
     team = [Member(seed=k, alpha=alpha * k, beta=1.0, noise=0.1, slope=line) for k in range(members)]
     settings = settings_for("dbk-silu", epochs=3, batch_size=32, learning_rate=1e-2, **changes)
     settings = replace(settings, fused=fused, cuda_graph=False)
-    return Wave(make, list(range(members)), team, data, data, settings, device)
+    one = Wave(make, list(range(members)), team, data, data, settings, device)
+    if tiling is not None:
+        assert one.fused is not None
+        one.fused.tile(tiling)
+    return one
 
 
 def gradients(one: Wave) -> dict[str, torch.Tensor]:
@@ -83,6 +88,9 @@ def gradients(one: Wave) -> dict[str, torch.Tensor]:
         for name, leaf in stacked.items()
     }
 
+
+MANY = ManyTiling(32, 4)
+WAYS = {"few": None, "many": MANY}
 
 CASES = {
     "one member": {"members": 1},
@@ -110,13 +118,11 @@ def test_gradients_are_those_of_autograd(case):
     case = {"columns": 5, "n": 70, "weights": "none", **case}
     data = rows(case.pop("n"), case.pop("columns"), case.pop("weights"), case.get("members", 2))
     expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu"), **case))
-    for tiling in (None, ManyTiling(32, 4)):
-        mine = wave(data, fused=True, **case)
-        assert mine.fused is not None
-        if tiling is not None and case.get("waves", False):
+    for tiling in (None, MANY):
+        if tiling is MANY and case.get("waves", False):
             continue  # of a few members alone
-        if tiling is not None:
-            mine.fused.tile(tiling)
+        mine = wave(data, fused=True, tiling=tiling, **case)
+        assert mine.fused is not None
         for name, found in gradients(mine).items():
             torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
 
@@ -152,21 +158,24 @@ TILINGS = [
 def test_every_tiling_gives_the_same(tiling):
     data = rows(70, 5)
     expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu")))
-    one = wave(data, fused=True)
-    assert one.fused is not None
-    one.fused.tile(tiling)
+    one = wave(data, fused=True, tiling=tiling)
     for name, found in gradients(one).items():
         torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
 
 
 @pytest.mark.parametrize("optimiser", ["adamw", "muon"])
-@pytest.mark.parametrize("members", [1, 2])
-def test_steps_are_those_of_the_plain_way(optimiser, members):
-    """Parameters, moments, momentum, average and the epoch's loss, after an epoch of clipped and scheduled steps."""
-    how = {"optimiser": optimiser, "members": members, "waves": True, "schedule": "cosine", "clip": 0.5, "average": 0.9}
+@pytest.mark.parametrize(
+    ("members", "way", "clip"),
+    [(1, "few", 0.5), (2, "few", 0.5), (2, "few", None), (1, "many", 0.5), (2, "many", 0.5), (2, "many", None)],
+)
+def test_steps_are_those_of_the_plain_way(optimiser, members, way, clip):
+    """Parameters, moments, momentum, average and the epoch's loss, after an epoch of scheduled steps."""
+    how = {"optimiser": optimiser, "members": members, "schedule": "cosine", "clip": clip, "average": 0.9}
+    how["waves"] = way == "few"
     states = []
     for fused in (False, True):
-        one = wave(rows(70, 3), fused=fused, weight_decay=0.1, **how)
+        tiling = WAYS[way] if fused else None
+        one = wave(rows(70, 3), fused=fused, weight_decay=0.1, tiling=tiling, **how)
         assert one.train_epoch(lambda: False)
         one.end_epoch()
         states.append(one.export().tensors)
@@ -183,16 +192,17 @@ def test_a_validation_is_that_of_the_plain_way():
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_resumed_run_is_the_same_to_the_bit():
-    data = rows(40, 3)
-    whole = wave(data, fused=True, members=1, optimiser="muon", average=0.9)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_resumed_run_is_the_same_to_the_bit(way):
+    data, how = rows(40, 3), {"members": 1, "optimiser": "muon", "average": 0.9, "tiling": WAYS[way]}
+    whole = wave(data, fused=True, **how)
     for _ in range(2):
         whole.train_epoch(lambda: False)
         whole.end_epoch()
-    first = wave(data, fused=True, members=1, optimiser="muon", average=0.9)
+    first = wave(data, fused=True, **how)
     first.train_epoch(lambda: False)
     first.end_epoch()
-    second = wave(data, fused=True, members=1, optimiser="muon", average=0.9)
+    second = wave(data, fused=True, **how)
     second.restore(first.export())
     second.train_epoch(lambda: False)
     second.end_epoch()
@@ -201,13 +211,17 @@ def test_a_resumed_run_is_the_same_to_the_bit():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, in the interpreter
-def test_a_member_that_fails_fails_alone():
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_a_member_that_fails_fails_alone(way, precision):
     """And a member among others ends as it does alone."""
-    data = rows(40, 3)
-    three = wave(data, fused=True, members=3, alpha=0.0)
+    data, how = rows(40, 3), {"alpha": 0.0, "tiling": WAYS[way], "precision": precision}
+    three = wave(data, fused=True, members=3, **how)
     with torch.no_grad():
         three.stack.leaves["backbone.project.weight"][1].fill_(torch.inf)
-    alone = wave(data, fused=True, members=1, alpha=0.0)
+    alone = wave(data, fused=True, members=1, **how)
     for one in (three, alone):
         one.train_epoch(lambda: False)
         one.end_epoch()
@@ -219,10 +233,12 @@ def test_a_member_that_fails_fails_alone():
 
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, -1, 0x7FC00000, 0x7F800001], ids=hex)
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_a_nan_stays_one(bits):
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_nan_stays_one(bits, way):
     """Whatever its bits are: tf32 is rounded by integer arithmetic, and a GPU's own NaN is the largest integer."""
     for precision in ("float32", "tf32"):
-        one = wave(rows(40, 3), fused=True, members=1, precision=precision)
+        one = wave(rows(40, 3), fused=True, members=1, precision=precision, tiling=WAYS[way])
         one.stack.leaves["backbone.project.weight"].detach().view(torch.int32)[0, 0] = bits
         assert all(found.isnan().any() for found in gradients(one).values()), precision
         assert one.steps.loss_sum.isnan().all()

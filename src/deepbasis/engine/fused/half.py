@@ -18,7 +18,7 @@ def exponent(values):
 
 @triton.jit
 def packed(values, bits, SPLIT: tl.constexpr):
-    """In float16, for a largest number with this exponent; what was rounded off, with SPLIT; what to multiply both by."""
+    """In float16, for a largest with this exponent; what was rounded off, with SPLIT; what to multiply both by."""
     up = (0x43000000 - bits + 0x43000000).to(tl.float32, bitcast=True)  # 2^(14 - exponent)
     scaled = values * up
     high = scaled.to(tl.float16)
@@ -63,7 +63,7 @@ def unpacked(high, low, down, SPLIT: tl.constexpr):
 
 @triton.jit
 def half_product(high, low, place, second, SPLIT: tl.constexpr):
-    """Of a tile and a weight in float16, which lies at `place`: both as they are, not yet multiplied by their scales."""
+    """Of a tile and a weight in float16, which lies at `place`: both as they are, not yet times their scales."""
     weight = tl.load(place)
     if SPLIT:
         result = tl.dot(high, tl.load(place + second))

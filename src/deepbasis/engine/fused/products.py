@@ -84,12 +84,13 @@ def _parts_of_weight(
 
 @triton.jit
 def _rows_of_L(
-    w, out, operands, scales, by_row, i, left, right, expansion, posterior, tiles, rows, second,
+    w, out, operands, scales, by_row, kl_weight, i, left, right, expansion, posterior, tiles, rows, second,
     ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """T rows of L, the means and the scales of as many functions of the basis.
 
-    With G = act^T of_v, of_L is scale G; what comes through L to the scales is the sum of L G over its row.
+    With G = act^T of_v, of_L is scale G; what comes through L to the scales is the sum of L G over its row. That of the
+    KL is added: kl_weight L and m, and for the logarithms of the diagonal kl_weight (L^2 - 1).
     """
     c = tl.arange(0, T)
     at = i * T + c
@@ -104,20 +105,21 @@ def _rows_of_L(
         diagonal = tl.exp(tl.load(w + posterior + R + at))
         L = tl.where(below, tl.load(w + place), tl.where(on, diagonal[:, None], 0.0))
         of_scale += tl.sum(L * total, 1)
-        total *= scale[:, None]
+        total = total * scale[:, None] + kl_weight * L
         tl.store(out + place, tl.where(below, total, 0.0))
         if i == j:
-            tl.store(out + posterior + R + at, tl.sum(tl.where(on, total, 0.0), 1) * diagonal)
-    tl.store(out + posterior + at, scale * of_mean)
+            of_diagonal = tl.sum(tl.where(on, total, 0.0), 1) * diagonal
+            tl.store(out + posterior + R + at, of_diagonal - kl_weight)
+    tl.store(out + posterior + at, scale * of_mean + kl_weight * tl.load(w + posterior + at))
     tl.store(out + expansion + R + at, of_scale)
 
 
 @triton.jit
 def _add_up(
-    w, out, losses, vectors, sums, alphas, found, e, tiles, norm, noise_at, mean_at, floor,
-    MOST_TILES: tl.constexpr, TRACE: tl.constexpr, H: tl.constexpr,
+    w, out, losses, vectors, sums, alphas, found, kl_weight, e, tiles, norm, posterior, noise_at, mean_at, floor,
+    MOST_TILES: tl.constexpr, TRACE: tl.constexpr, H: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """A member's loss, and the gradients that are sums over tiles, always in the same order."""
+    """A member's loss, with the KL, and the gradients that are sums over tiles, always in the same order."""
     h = tl.arange(0, 2 * H)
     total = tl.zeros([2 * H], tl.float32)
     for tile in range(tiles):
@@ -136,14 +138,21 @@ def _add_up(
         of_noise -= pull / noise * tl.exp(raw)
     tl.store(out + noise_at, of_noise)
     tl.store(out + mean_at, tl.sum(tl.load(of_tiles + 2, mask=t < tiles, other=0.0)))
-    tl.store(losses + e, loss)
+    r = tl.arange(0, R)
+    m, log_diagonal = tl.load(w + posterior + r), tl.load(w + posterior + R + r)
+    kl = tl.sum(0.5 * (m * m + tl.exp(2.0 * log_diagonal) - 1.0) - log_diagonal)
+    squares = tl.zeros([R], tl.float32)
+    for i in range(R):
+        lower = tl.load(w + posterior + (2 + i) * R + r, mask=r < i, other=0.0)
+        squares += lower * lower
+    tl.store(losses + e, loss + kl_weight * (kl + 0.5 * tl.sum(squares)))
 
 
 @triton.jit(do_not_specialize=_OF_TABLES)
 def weight_gradients(
-    parameters, gradients, losses, operands, scales, by_row, vectors, sums, alphas, found, tasks,
-    numbers, tiles, rows, planes, second, left_of_L, right_of_L, norm, expansion, posterior, noise_at, mean_at, count,
-    floor, ROWS: tl.constexpr, STEP: tl.constexpr, MOST_TILES: tl.constexpr, TRACE: tl.constexpr,
+    parameters, gradients, losses, operands, scales, by_row, vectors, sums, alphas, found, tasks, kl_weights, step,
+    advance, numbers, tiles, rows, planes, second, left_of_L, right_of_L, norm, expansion, posterior, noise_at, mean_at,
+    count, floor, ROWS: tl.constexpr, STEP: tl.constexpr, MOST_TILES: tl.constexpr, TRACE: tl.constexpr,
     SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """A program: some rows of L, the longest first; or what an `operands.Task` says; or what is a sum over tiles."""
@@ -151,14 +160,17 @@ def weight_gradients(
     w, out = parameters + e * numbers, gradients + e * numbers
     operands += e.to(tl.int64) * planes * rows * T
     scales += e * planes * tiles
+    kl_weight = tl.load(kl_weights + e)
     if program < R // T:
-        _rows_of_L(w, out, operands, scales, by_row + (e * (count + 4) + count + 1) * rows, R // T - 1 - program,
-                   left_of_L, right_of_L, expansion, posterior, tiles, rows, second, ROWS, STEP, SPLIT, T,
-                   R)  # fmt: skip
+        _rows_of_L(w, out, operands, scales, by_row + (e * (count + 4) + count + 1) * rows, kl_weight,
+                   R // T - 1 - program, left_of_L, right_of_L, expansion, posterior, tiles, rows, second, ROWS, STEP,
+                   SPLIT, T, R)  # fmt: skip
     else:
         if program == tl.num_programs(0) - 1:
-            _add_up(w, out, losses, vectors, sums, alphas, found, e, tiles, norm, noise_at, mean_at, floor, MOST_TILES,
-                    TRACE, H)  # fmt: skip
+            if e == 0:  # no program of this kernel reads it
+                tl.store(step, tl.load(step) + advance)
+            _add_up(w, out, losses, vectors, sums, alphas, found, kl_weight, e, tiles, norm, posterior, noise_at,
+                    mean_at, floor, MOST_TILES, TRACE, H, R)  # fmt: skip
         else:
             _parts_of_weight(w, out, operands, scales, tasks + (program - R // T) * 8, tiles, rows, second, ROWS, STEP,
                              SPLIT, T, H)  # fmt: skip

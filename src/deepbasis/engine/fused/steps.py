@@ -133,7 +133,8 @@ class FusedSteps:
         assert isinstance(likelihood, GaussianLikelihood)
         alphas, precisions = plain.alpha.float().contiguous(), _PRECISIONS[settings.precision]
         self._given = Given(
-            layout, self.parameters, source.data, self._slopes, self._batches, self.count, alphas, likelihood.floor,
+            layout, self.parameters, source.data, self._slopes, self._batches, self.count, alphas, self._kl_weights,
+            likelihood.floor,
             trace and bool((alphas != 0).any()), through, expected, precisions,
         )  # fmt: skip
         self._way: Shares | Products
@@ -149,8 +150,10 @@ class FusedSteps:
 
     def tile(self, tiling: Tiling | ManyTiling) -> None:
         """Go this way, in these tiles, and take the memory that it needs."""
-        way = Shares if isinstance(tiling, Tiling) else Products
-        self._way = way(self._given, tiling)  # type: ignore[arg-type]
+        if isinstance(tiling, Tiling):
+            self._way = Shares(self._given, tiling)
+        else:
+            self._way = Products(self._given, self.gradients.zero_(), tiling)
 
     def _chosen(self) -> Tiling | ManyTiling:
         members, batch = self.stack.size, self._batches.order.shape[-1]
@@ -203,11 +206,14 @@ class FusedSteps:
         E, N, b, way = self.stack.size, self.layout.numbers, self._batches, self._way
         last, corrected = len(self._factors) - 1, len(self._corrections) - 1
         launches = way.launches()
+        complete = isinstance(way, Products)  # what has no shares is only squared, if it is to be clipped
         arguments: tuple[Any, ...] = (
             self.parameters, way.shares, self.gradients, self._kinds, self._kl_weights, self._squares,
-            self._divergences, b.step, int(b.advance), N, way.programs,
+            self._divergences, b.step, int(b.advance and not complete), N, way.programs,
         )  # fmt: skip
-        launches += [Launch(self._updates.gather, (E, self._blocks), arguments, {"BLOCK": _BLOCK})]
+        if not complete or self._stepping["CLIP"]:
+            constants = {"BLOCK": _BLOCK, "COMPLETE": complete}
+            launches += [Launch(self._updates.gather, (E, self._blocks), arguments, constants)]
         arguments = (
             self.parameters, self.gradients, self._first, self._second, self._mean, self._rates, self._decays,
             self._factors, self._corrections, self._squares, self._divergences, way.losses, self.loss_sum,

@@ -52,7 +52,9 @@ class Given:
     slopes: Tensor
     batches: Numbered
     count: Tensor
+    """[1]: the steps that were taken."""
     alphas: Tensor
+    kl_weights: Tensor
     floor: float
     trace: bool
     """Whether any alpha is not 0."""
@@ -138,11 +140,11 @@ class Shares:
 
 
 class Products:
-    """Tiles forward, tiles back, and then each weight's gradient as one product over all rows."""
+    """Tiles forward, tiles back, and then each weight's gradient as one product over all rows, with that of the KL."""
 
     programs = 1
 
-    def __init__(self, given: Given, tiling: ManyTiling) -> None:
+    def __init__(self, given: Given, gradients: Tensor, tiling: ManyTiling) -> None:
         from deepbasis.engine.fused import half, many, products
 
         self._kernels = half.prepare, many.forward, many.backward, products.weight_gradients
@@ -166,7 +168,7 @@ class Products:
         self._by_row = given.zeros(blocks + 4, rows)
         self._vectors, self._sums = given.zeros(tiles, 2 * H), given.zeros(tiles, 4)
         self._found = given.zeros(tiles), given.zeros(tiles, dtype=torch.int32)
-        self.shares = given.zeros(layout.numbers)
+        self.shares = gradients
         self.losses = given.zeros(1)
 
     def launches(self) -> list[Launch]:
@@ -200,8 +202,8 @@ class Products:
         launches += [Launch(backward, (tiles, members), arguments, constants)]
         arguments = (
             g.parameters, self.shares, self.losses, *kept, self._vectors, self._sums, g.alphas, self._found[0],
-            self._tasks, numbers, tiles, rows, planes.count, second, planes.t + planes.of_rank,
-            planes.t + 2 * planes.of_rank,
+            self._tasks, g.kl_weights, g.batches.step, int(g.batches.advance), numbers, tiles, rows, planes.count,
+            second, planes.t + planes.of_rank, planes.t + 2 * planes.of_rank,
             *g.places("norm", "expansion", "posterior", "noise_at", "mean_at", "count"), g.floor,
         )  # fmt: skip
         constants = {**shape, "STEP": min(tiling.step, tiling.rows), "MOST_TILES": power(tiles)}
