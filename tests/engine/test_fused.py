@@ -9,7 +9,7 @@ import torch
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import FAILED
 from deepbasis.engine.fused.arena import available, interpreted, why_not
-from deepbasis.engine.fused.ways import ManyTiling, Tiling
+from deepbasis.engine.fused.ways import ManyTiling, Products, Shares, Tiling
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.settings import Settings, settings_for
 from deepbasis.engine.training import train
@@ -243,6 +243,18 @@ def test_a_nan_stays_one(bits, way):
         one.stack.leaves["backbone.project.weight"].detach().view(torch.int32)[0, 0] = bits
         assert all(found.isnan().any() for found in gradients(one).values()), precision
         assert one.steps.loss_sum.isnan().all()
+
+
+def test_many_members_have_products_where_they_can():
+    """Those of a few members are for the rest, or what torch compiles if it is asked for."""
+    data, many = rows(40, 3), {"members": 20, "compile": True}
+    assert wave(data, fused=True, **many).fused is not None
+    assert wave(data, fused=True, waves=True, **many).fused is None
+    assert wave(data, fused=True, rank=64, **many).fused is None
+    for changes in ({"waves": True}, {"rank": 64}, {}):
+        one = wave(data, fused=True, members=20, **changes)
+        assert isinstance(one.fused.way, Shares if changes else Products)
+    assert isinstance(wave(data, fused=True).fused.way, Shares)
 
 
 def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):

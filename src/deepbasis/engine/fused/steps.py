@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Resident
-from deepbasis.engine.fused.arena import Arena, Launch, usable, why_not
+from deepbasis.engine.fused.arena import Arena, Launch, Layout, usable, why_not
 from deepbasis.engine.fused.ways import Given, ManyTiling, Products, Shares, Tiling, power
 from deepbasis.engine.members import Stack
 from deepbasis.engine.muon import Muon
@@ -27,7 +27,8 @@ _PRECISIONS = {"float32": ("tf32x3", "tf32x3"), "tf32": ("tf32", "tf32"), "bf16"
 """Of the network's products, and of those behind it."""
 _BLOCK = 1024  # numbers of an arena that one program steps
 _MOST_ROWS, _MOST_COLUMNS = 8_192, 1_024  # with more, PyTorch's large products are the better ones
-_MANY_MEMBERS = 12  # and more have a step of products over all rows
+_MANY_MEMBERS = 12  # and more have a step of products over all rows, if they can
+_FEW_MEMBERS = 16  # if they cannot: for more, what torch compiles has the shorter step, if it is asked for
 _CORRECTED_STEPS = 20_000  # b2^t is below float32's rounding then
 
 
@@ -53,7 +54,11 @@ def _uncovered(stack: Stack, source: object, settings: Settings) -> str | None:
         return "they know targets of one number"
     if source.batch_size > _MOST_ROWS or source.data.x.shape[1] > _MOST_COLUMNS:
         return f"they take batches of up to {_MOST_ROWS} rows and {_MOST_COLUMNS} columns"
-    return why_not(stack.template)
+    reason = why_not(stack.template)
+    compiled = settings.compile and stack.size > _FEW_MEMBERS
+    if reason is None and compiled and not Products.cover(Layout.of(stack.template)):
+        return f"what torch compiles is faster for {stack.size} members"
+    return reason
 
 
 class Plain(Protocol):
@@ -137,7 +142,7 @@ class FusedSteps:
             likelihood.floor,
             trace and bool((alphas != 0).any()), through, expected, precisions,
         )  # fmt: skip
-        self._way: Shares | Products
+        self.way: Shares | Products
         self.tile(self._chosen())
         self._stepping: dict[str, Any] = {
             "CLIP": settings.clip is not None,
@@ -151,13 +156,13 @@ class FusedSteps:
     def tile(self, tiling: Tiling | ManyTiling) -> None:
         """Go this way, in these tiles, and take the memory that it needs."""
         if isinstance(tiling, Tiling):
-            self._way = Shares(self._given, tiling)
+            self.way = Shares(self._given, tiling)
         else:
-            self._way = Products(self._given, self.gradients.zero_(), tiling)
+            self.way = Products(self._given, self.gradients.zero_(), tiling)
 
     def _chosen(self) -> Tiling | ManyTiling:
         members, batch = self.stack.size, self._batches.order.shape[-1]
-        many = members >= _MANY_MEMBERS and self.layout.arguments["waved"] == 0
+        many = members >= _MANY_MEMBERS and Products.cover(self.layout)
         return ManyTiling() if many else Tiling.chosen(members, batch)
 
     def _matrices(self, settings: Settings, precision: str) -> None:
@@ -203,7 +208,7 @@ class FusedSteps:
 
     def _launches(self) -> list[Launch]:
         """The kernels of a step, with what they are given: the same at every step."""
-        E, N, b, way = self.stack.size, self.layout.numbers, self._batches, self._way
+        E, N, b, way = self.stack.size, self.layout.numbers, self._batches, self.way
         last, corrected = len(self._factors) - 1, len(self._corrections) - 1
         launches = way.launches()
         complete = isinstance(way, Products)  # what has no shares is only squared, if it is to be clipped

@@ -144,6 +144,11 @@ class Products:
 
     programs = 1
 
+    @staticmethod
+    def cover(layout: Layout) -> bool:
+        """Whether they can be had: no embedding, and the basis in one or two parts."""
+        return layout.arguments["waved"] == 0 and Planes.of(layout, 1).of_rank <= 2
+
     def __init__(self, given: Given, gradients: Tensor, tiling: ManyTiling) -> None:
         from deepbasis.engine.fused import half, many, products
 
