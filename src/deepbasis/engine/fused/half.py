@@ -17,15 +17,27 @@ def exponent(values):
 
 
 @triton.jit
-def packed(values, bits, SPLIT: tl.constexpr):
-    """In float16, for a largest with this exponent; what was rounded off, with SPLIT; what to multiply both by."""
-    up = (0x43000000 - bits + 0x43000000).to(tl.float32, bitcast=True)  # 2^(14 - exponent)
-    scaled = values * up
+def powers(bits):
+    """2^(14 - exponent), and 1 over that."""
+    up = (0x43000000 - bits + 0x43000000).to(tl.float32, bitcast=True)
+    return up, (bits - 0x07000000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def halves(scaled, SPLIT: tl.constexpr):
     high = scaled.to(tl.float16)
     low = high
     if SPLIT:
         low = (scaled - high.to(tl.float32)).to(tl.float16)
-    return high, low, (bits - 0x07000000).to(tl.float32, bitcast=True)
+    return high, low
+
+
+@triton.jit
+def packed(values, bits, SPLIT: tl.constexpr):
+    """In float16, for a largest with this exponent; what was rounded off, with SPLIT; what to multiply both by."""
+    up, down = powers(bits)
+    high, low = halves(values * up, SPLIT)
+    return high, low, down
 
 
 @triton.jit

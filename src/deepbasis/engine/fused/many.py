@@ -8,7 +8,7 @@ expansion's, and those of L below and on its diagonal. A rank has one or two par
 import triton
 import triton.language as tl
 
-from deepbasis.engine.fused.half import exponent, half_product, packed, put, take, unpacked
+from deepbasis.engine.fused.half import exponent, half_product, halves, packed, powers, put, take, unpacked
 from deepbasis.engine.fused.head import fit
 from deepbasis.engine.fused.layers import normalised, normalised_back, sigmoid, silu_slope
 from deepbasis.engine.fused.tiles import batch_rows
@@ -82,10 +82,11 @@ def forward(
             place = weights + unit * (T * H) + k[None, :] * H + h[:, None]
             u = half_product(high, low, place, second_weights, SPLIT) * (down * tl.load(weight_scales + unit))
             u += tl.load(shifts + i * inner + part * T + k)[None, :]
-            bits = exponent(u)
-            u_high, u_low, u_down = packed(u, bits, SPLIT)
+            up, u_down = powers(exponent(u))
+            scaled = u * up
+            u_high, u_low = halves(scaled, SPLIT)
             put(operands, scales, plane, row, u_high, u_low, u_down, rows, tile, tiles, second, T, T, SPLIT)
-            u_high, u_low, u_down = packed(u * sigmoid(u), bits, SPLIT)  # not larger
+            u_high, u_low = halves(scaled * sigmoid(u), SPLIT)  # not larger
             put(operands, scales, plane + parts, row, u_high, u_low, u_down, rows, tile, tiles, second, T, T, SPLIT)
             place = weights + (unit + parts) * (T * H) + h[None, :] * T + k[:, None]
             scale_of_both = u_down * tl.load(weight_scales + unit + parts)
@@ -105,33 +106,35 @@ def forward(
     put(operands, scales, plane, row, high, low, down, rows, tile, tiles, second, T, H, SPLIT)
     plane += H // T
     t = _basis(high, low, down, w, weights, weight_scales, unit, 0, expansion, second_weights, SPLIT, T, H, R)
-    bits = exponent(t)
-    t_high, t_low, t_down = packed(t, bits, SPLIT)
-    put(operands, scales, plane, row, t_high, t_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
-    act = t * sigmoid(t)
-    a_high, a_low, a_down = packed(act, bits, SPLIT)
-    put(operands, scales, plane + R // T, row, a_high, a_low, a_down, rows, tile, tiles, second, T, T, SPLIT)
-    phi = act * tl.load(w + expansion + R + k)[None, :]
+    up, down_t = powers(exponent(t))
+    scaled = t * up
+    a_high, a_low = halves(scaled, SPLIT)
+    put(operands, scales, plane, row, a_high, a_low, down_t, rows, tile, tiles, second, T, T, SPLIT)
+    scaled *= sigmoid(t)
+    a_high, a_low = halves(scaled, SPLIT)
+    put(operands, scales, plane + R // T, row, a_high, a_low, down_t, rows, tile, tiles, second, T, T, SPLIT)
+    phi = scaled * (down_t * tl.load(w + expansion + R + k))[None, :]
     mean = tl.sum(phi * tl.load(w + posterior + k)[None, :], 1)
     prior = tl.sum(phi * phi, 1)
     of_L = unit + R // T
     place = weights + of_L * (T * H) + k[:, None] * T + k[None, :]
-    v = half_product(a_high, a_low, place, second_weights, SPLIT) * (a_down * tl.load(weight_scales + of_L))
+    v = half_product(a_high, a_low, place, second_weights, SPLIT) * (down_t * tl.load(weight_scales + of_L))
     if R > T:
         t = _basis(high, low, down, w, weights, weight_scales, unit + 1, T, expansion, second_weights, SPLIT, T, H, R)
-        bits = exponent(t)
-        t_high, t_low, t_down = packed(t, bits, SPLIT)
-        put(operands, scales, plane + 1, row, t_high, t_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
-        act = t * sigmoid(t)
-        a_high, a_low, a_down = packed(act, bits, SPLIT)
-        put(operands, scales, plane + 3, row, a_high, a_low, a_down, rows, tile, tiles, second, T, T, SPLIT)
-        phi = act * tl.load(w + expansion + R + T + k)[None, :]
+        up, down_t = powers(exponent(t))
+        scaled = t * up
+        a_high, a_low = halves(scaled, SPLIT)
+        put(operands, scales, plane + 1, row, a_high, a_low, down_t, rows, tile, tiles, second, T, T, SPLIT)
+        scaled *= sigmoid(t)
+        a_high, a_low = halves(scaled, SPLIT)
+        put(operands, scales, plane + 3, row, a_high, a_low, down_t, rows, tile, tiles, second, T, T, SPLIT)
+        phi = scaled * (down_t * tl.load(w + expansion + R + T + k))[None, :]
         mean += tl.sum(phi * tl.load(w + posterior + T + k)[None, :], 1)
         prior += tl.sum(phi * phi, 1)
         below = half_product(a_high, a_low, place + T * H, second_weights, SPLIT)
-        v += below * (a_down * tl.load(weight_scales + of_L + 1))
+        v += below * (down_t * tl.load(weight_scales + of_L + 1))
         behind = half_product(a_high, a_low, place + 2 * T * H, second_weights, SPLIT)
-        behind *= a_down * tl.load(weight_scales + of_L + 2)
+        behind *= down_t * tl.load(weight_scales + of_L + 2)
     var = tl.sum(v * v, 1)
     if R > T:
         var += tl.sum(behind * behind, 1)
@@ -247,9 +250,9 @@ def backward(
             u_high, u_low, u_down = take(operands, scales, u_plane + part, row, rows, tile, tiles, second, T, T, SPLIT)
             _, u_slope = silu_slope(unpacked(u_high, u_low, u_down, SPLIT))
             place = weights + (unit + parts + part) * (T * H) + h[:, None] * T + k[None, :]
-            of_u = half_product(high, low, place, second_weights, SPLIT)
-            of_u *= u_slope * (down * tl.load(weight_scales + unit + parts + part))
+            of_u = half_product(high, low, place, second_weights, SPLIT) * u_slope
             u_high, u_low, u_down = packed(of_u, exponent(of_u), SPLIT)
+            u_down *= down * tl.load(weight_scales + unit + parts + part)
             put(operands, scales, of_u_plane + part, row, u_high, u_low, u_down, rows, tile, tiles, second, T, T, SPLIT)
             place = weights + (unit + part) * (T * H) + k[:, None] * H + h[None, :]
             u_down *= tl.load(weight_scales + unit + part)
