@@ -8,7 +8,8 @@ import torch
 
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import FAILED
-from deepbasis.engine.fused.arena import available, interpreted, why_not
+from deepbasis.engine.fused.arena import why_not
+from deepbasis.engine.fused.machine import available, interpreted
 from deepbasis.engine.fused.ways import ManyTiling, Products, Shares, Tiling
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.settings import Settings, settings_for

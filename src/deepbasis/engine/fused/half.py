@@ -91,7 +91,7 @@ def prepare(
     parameters, weights, weight_scales, shifts, blocks, numbers, units, second, of_shifts,
     SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
-    """A member's weights in float16, one block of T rows or columns a program: `operands.Block` says which.
+    """A member's weights in float16, one block of T rows or columns a program: `operands.WeightPiece` says which.
 
     A norm's weights are taken into the matrix behind it, and its biases into that one's; the scales of the basis into
     L. Nothing is left to do for a tile of rows.

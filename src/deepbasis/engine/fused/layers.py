@@ -8,8 +8,8 @@ tiling; `gp/` has the same formulas in PyTorch, and is the reference.
 import triton
 import triton.language as tl
 
-from deepbasis.engine.fused.arena import hopper, interpreted
-from deepbasis.gp.backbone import NORM_EPSILON
+from deepbasis.engine.fused.machine import hopper, interpreted
+from deepbasis.gp.norms import NORM_EPSILON
 
 # An embedding has 8 waves a column, of which 3 numbers are made. 8 columns are taken at a time: 64 waves, 24 numbers
 # filled up to 32. They are written out, since a constant of this file is no number in Triton's interpreter.
@@ -111,6 +111,35 @@ def _add_some(place, values, present, more):
 
 
 # ---- the input layer ------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def batch_rows(
+    order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member,
+    ROWS: tl.constexpr, WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    """Of a tile of a member's batch: the rows' numbers, their weights, and the sum of all the batch's weights.
+
+    WEIGHTS is 0 for none, 1 for a weight of each row, 2 for those of each member.
+    """
+    now = tl.load(step)
+    place = tile * ROWS + tl.arange(0, ROWS)
+    there = place < batch
+    mine, of_mask = order + (now * members + e) * batch, mask + now * mask_step + e * mask_member
+    own = weights + (e * n if WEIGHTS == 2 else 0)
+    index = tl.load(mine + place, mask=there, other=0)
+    weight = tl.load(of_mask + place, mask=there, other=0.0)
+    if WEIGHTS > 0:
+        weight *= tl.load(own + index, mask=there, other=0.0)
+    whole = 0.0
+    for at in range(0, batch, ROWS):
+        places = at + tl.arange(0, ROWS)
+        part = tl.load(of_mask + places, mask=places < batch, other=0.0)
+        if WEIGHTS > 0:
+            rows = tl.load(mine + places, mask=places < batch, other=0)
+            part *= tl.load(own + rows, mask=places < batch, other=0.0)
+        whole += tl.sum(part)
+    return index, weight, whole
 
 
 @triton.jit

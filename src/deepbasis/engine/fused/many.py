@@ -10,8 +10,7 @@ import triton.language as tl
 
 from deepbasis.engine.fused.half import exponent, half_product, halves, packed, powers, put, take, unpacked
 from deepbasis.engine.fused.head import fit
-from deepbasis.engine.fused.layers import normalised, normalised_back, sigmoid, silu_slope
-from deepbasis.engine.fused.tiles import batch_rows
+from deepbasis.engine.fused.layers import batch_rows, normalised, normalised_back, sigmoid, silu_slope
 
 # What differs from table to table: no kernel is compiled anew for it.
 _OF_TABLES = ["members", "batch", "n", "d", "tiles", "rows", "mask_step", "mask_member", "count", "planes", "units",

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from deepbasis.engine.fused.arena import Layout
+from deepbasis.engine.fused.layout import Layout
 
 
-class Task(NamedTuple):
+class GradientTask(NamedTuple):
     """Parts [T, T] of a weight's gradient, one below the other: left^T right, of two planes."""
 
     left: int
@@ -30,7 +30,7 @@ class Task(NamedTuple):
     parts: int
 
 
-class Block(NamedTuple):
+class WeightPiece(NamedTuple):
     """T rows or columns of a weight, for `half.prepare`; or a part [T, T] of L."""
 
     begin: int
@@ -86,9 +86,9 @@ class Planes:
     def count(self) -> int:
         return self.t + 4 * self.of_rank + self.of_width
 
-    def tasks(self, layout: Layout, columns: int) -> list[Task]:
+    def tasks(self, layout: Layout, columns: int) -> list[GradientTask]:
         """All weights but L."""
-        T, H, places, found = self.T, layout.constants["H"], layout.places, list[Task]()
+        T, H, places, found = self.T, layout.constants["H"], layout.places, list[GradientTask]()
 
         def product(left: int, parts: int, right: int, weight: str, size: int, norm: int = -1) -> None:
             """The left planes and as many right ones as rows of `size` numbers have."""
@@ -96,11 +96,11 @@ class Planes:
                 bias = -1 if j else places[weight + ".bias"]
                 begin, there = places[weight + ".weight"] + j * T, min(T, size - j * T)
                 if norm >= 0:
-                    found.append(Task(left, right + j, begin, size, there, bias, norm + j * T, parts))
+                    found.append(GradientTask(left, right + j, begin, size, there, bias, norm + j * T, parts))
                     continue
                 for i in range(parts):
                     to = -1 if j else bias + i * T
-                    found.append(Task(left + i, right + j, begin + i * T * size, size, there, to, -1, 1))
+                    found.append(GradientTask(left + i, right + j, begin + i * T * size, size, there, to, -1, 1))
 
         for k in range(self.blocks):
             name, rescaled = f"backbone.blocks.{k}.", self.of_columns + k * self.of_block
@@ -112,24 +112,24 @@ class Planes:
         product(self.t + 4 * self.of_rank, self.of_width, 0, "backbone.project", columns)
         return found
 
-    def weights(self, layout: Layout, columns: int) -> list[Block]:
+    def weights(self, layout: Layout, columns: int) -> list[WeightPiece]:
         """The blocks of all weights, in the kernels' order."""
         T, H, R, places = self.T, layout.constants["H"], layout.constants["R"], layout.places
         inner = self.of_inner * T
         project = places["backbone.project.weight"]
-        found = [Block(project + j * T, columns, T, min(T, columns - j * T)) for j in range(self.of_columns)]
+        found = [WeightPiece(project + j * T, columns, T, min(T, columns - j * T)) for j in range(self.of_columns)]
         for k in range(self.blocks):
             name = f"backbone.blocks.{k}."
             widen, narrow = places[name + "widen.weight"], places[name + "narrow.weight"]
             norm, bias = places[name + "norm.weight"], places[name + "widen.bias"]
             parts = range(self.of_inner)
-            found += [Block(widen + j * T * H, H, H, H, norm, bias + j * T, k * inner + j * T) for j in parts]
-            found += [Block(narrow + j * T, inner, T, T) for j in parts]
+            found += [WeightPiece(widen + j * T * H, H, H, H, norm, bias + j * T, k * inner + j * T) for j in parts]
+            found += [WeightPiece(narrow + j * T, inner, T, T) for j in parts]
         expansion = places["expansion.linear.weight"]
-        found += [Block(expansion + j * T * H, H, H, H) for j in range(self.of_rank)]
+        found += [WeightPiece(expansion + j * T * H, H, H, H) for j in range(self.of_rank)]
         for i in range(self.of_rank):
             for j in range(i + 1):
                 begin, scale = places["posterior.lower"] + i * T * R + j * T, places["expansion.scale"] + i * T
                 diagonal = places["posterior.log_diagonal"] + i * T if i == j else -1
-                found.append(Block(begin, R, T, T, scale=scale, diagonal=diagonal))
+                found.append(WeightPiece(begin, R, T, T, scale=scale, diagonal=diagonal))
         return found

@@ -155,7 +155,7 @@ def weight_gradients(
     count, floor, ROWS: tl.constexpr, STEP: tl.constexpr, MOST_TILES: tl.constexpr, TRACE: tl.constexpr,
     SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """A program: some rows of L, the longest first; or what an `operands.Task` says; or what is a sum over tiles."""
+    """A program: some rows of L, the longest first; or an `operands.GradientTask`; or what is a sum over tiles."""
     program, e = tl.program_id(0), tl.program_id(1)
     w, out = parameters + e * numbers, gradients + e * numbers
     operands += e.to(tl.int64) * planes * rows * T

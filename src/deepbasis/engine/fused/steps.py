@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Resident
-from deepbasis.engine.fused.arena import Arena, Launch, Layout, usable, why_not
+from deepbasis.engine.fused.arena import Arena, why_not
+from deepbasis.engine.fused.layout import Launch, Layout
+from deepbasis.engine.fused.machine import usable
 from deepbasis.engine.fused.ways import Given, ManyTiling, Products, Shares, Tiling, power
 from deepbasis.engine.members import Stack
 from deepbasis.engine.muon import Muon

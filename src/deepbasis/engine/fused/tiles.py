@@ -4,39 +4,20 @@ import triton
 import triton.language as tl
 
 from deepbasis.engine.fused.head import basis, basis_back, fit, variance, variance_back
-from deepbasis.engine.fused.layers import add, blocks, blocks_back, input_layer, input_layer_back, keep, recall, sloped
+from deepbasis.engine.fused.layers import (
+    add,
+    batch_rows,
+    blocks,
+    blocks_back,
+    input_layer,
+    input_layer_back,
+    keep,
+    recall,
+    sloped,
+)
 
 # What differs from table to table: to compile anew for a 1 or a multiple of 16 would cost seconds, and gain nothing.
 _OF_TABLES = ["members", "batch", "n", "d", "tiles", "mask_step", "mask_member", "waved", "width", "count"]
-
-
-@triton.jit
-def batch_rows(
-    order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member,
-    ROWS: tl.constexpr, WEIGHTS: tl.constexpr,
-):  # fmt: skip
-    """Of a tile of a member's batch: the rows' numbers, their weights, and the sum of all the batch's weights.
-
-    WEIGHTS is 0 for none, 1 for a weight of each row, 2 for those of each member.
-    """
-    now = tl.load(step)
-    place = tile * ROWS + tl.arange(0, ROWS)
-    there = place < batch
-    mine, of_mask = order + (now * members + e) * batch, mask + now * mask_step + e * mask_member
-    own = weights + (e * n if WEIGHTS == 2 else 0)
-    index = tl.load(mine + place, mask=there, other=0)
-    weight = tl.load(of_mask + place, mask=there, other=0.0)
-    if WEIGHTS > 0:
-        weight *= tl.load(own + index, mask=there, other=0.0)
-    whole = 0.0
-    for at in range(0, batch, ROWS):
-        places = at + tl.arange(0, ROWS)
-        part = tl.load(of_mask + places, mask=places < batch, other=0.0)
-        if WEIGHTS > 0:
-            rows = tl.load(mine + places, mask=places < batch, other=0)
-            part *= tl.load(own + rows, mask=places < batch, other=0.0)
-        whole += tl.sum(part)
-    return index, weight, whole
 
 
 @triton.jit(do_not_specialize=_OF_TABLES)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Numbered, Rows
-from deepbasis.engine.fused.arena import Launch, Layout
+from deepbasis.engine.fused.layout import Launch, Layout
 from deepbasis.engine.fused.operands import Planes
 
 _MULTIPROCESSORS = 132  # of an H100 or H200
