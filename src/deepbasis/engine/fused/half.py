@@ -8,6 +8,10 @@ as a second tile: three products are then as exact as float32.
 import triton
 import triton.language as tl
 
+from deepbasis.engine.fused.layers import whole_weight
+
+_OF_TABLES = ["units", "members", "batch", "n", "mask_step", "mask_member"]  # no kernel is compiled anew for them
+
 
 @triton.jit
 def exponent(values):
@@ -74,11 +78,20 @@ def unpacked(high, low, down, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def half_product(high, low, place, second, SPLIT: tl.constexpr):
-    """Of a tile and a weight in float16, which lies at `place`: both as they are, not yet times their scales."""
-    weight = tl.load(place)
+def weight_at(place, second, SPLIT: tl.constexpr):
+    """High and low part of a weight. It is to be loaded a while before it is needed: nothing else hides the latency."""
+    high = tl.load(place)
+    low = high
     if SPLIT:
-        result = tl.dot(high, tl.load(place + second))
+        low = tl.load(place + second)
+    return high, low
+
+
+@triton.jit
+def half_product(high, low, weight, weight_low, SPLIT: tl.constexpr):
+    """Of a tile and a weight in float16: both as they are, not yet times their scales."""
+    if SPLIT:
+        result = tl.dot(high, weight_low)
         result = tl.dot(low, weight, result)
         result = tl.dot(high, weight, result)
     else:
@@ -86,39 +99,55 @@ def half_product(high, low, place, second, SPLIT: tl.constexpr):
     return result
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_OF_TABLES)
 def prepare(
-    parameters, weights, weight_scales, shifts, blocks, numbers, units, second, of_shifts,
-    SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr,
+    parameters, weights, weight_scales, shifts, wholes, blocks, order, row_weights, mask, step, numbers, units, second,
+    of_shifts, members, batch, n, mask_step, mask_member,
+    WEIGHTS: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
     """A member's weights in float16, one block of T rows or columns a program: `operands.WeightPiece` says which.
 
     A norm's weights are taken into the matrix behind it, and its biases into that one's; the scales of the basis into
-    L. Nothing is left to do for a tile of rows.
+    L. Nothing is left to do for a tile of rows. The last program sums the weights of a member's batch.
     """
     unit, e = tl.program_id(0), tl.program_id(1)
+    if unit == units:
+        whole = whole_weight(order, row_weights, mask, step, e, members, batch, n, mask_step, mask_member, 512, WEIGHTS)
+        tl.store(wholes + e, whole)
+    else:
+        wide = tl.load(blocks + unit * 9 + 2)
+        if (H == T) | (wide == H):
+            _prepare_weight(parameters, weights, weight_scales, shifts, blocks + unit * 9, unit, e, numbers, units,
+                            second, of_shifts, SPLIT, T, H)  # fmt: skip
+        else:
+            _prepare_weight(parameters, weights, weight_scales, shifts, blocks + unit * 9, unit, e, numbers, units,
+                            second, of_shifts, SPLIT, H, T)  # fmt: skip
+
+
+@triton.jit
+def _prepare_weight(
+    parameters, weights, weight_scales, shifts, block, unit, e, numbers, units, second, of_shifts,
+    SPLIT: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     w = parameters + e * numbers
-    blocks += unit * 9
-    begin, row_size, wide, there = tl.load(blocks), tl.load(blocks + 1), tl.load(blocks + 2), tl.load(blocks + 3)
-    norm, bias, shift_at = tl.load(blocks + 4), tl.load(blocks + 5), tl.load(blocks + 6)
-    scale, diagonal = tl.load(blocks + 7), tl.load(blocks + 8)
-    n = tl.arange(0, T * H)
-    i = tl.where(wide == H, n // H, n // T)  # a division by a constant is a shift
-    j = n - i * wide
-    inside = (j < there) & ((scale < 0) | (i < T))
+    begin, row_size, columns = tl.load(block), tl.load(block + 1), tl.load(block + 3)
+    norm, bias, shift_at = tl.load(block + 4), tl.load(block + 5), tl.load(block + 6)
+    scale, diagonal = tl.load(block + 7), tl.load(block + 8)
+    r, c = tl.arange(0, TALL), tl.arange(0, WIDE)
+    i, j = r[:, None], c[None, :]
+    inside = (j < columns) & ((scale < 0) | (i < WIDE))  # a part of L is square
     value = tl.load(w + begin + i * row_size + j, mask=inside, other=0.0)
     if scale >= 0:
         if diagonal >= 0:
-            of_diagonal = tl.exp(tl.load(w + diagonal + i, mask=inside, other=0.0))
-            value = tl.where(i > j, value, tl.where((i == j) & inside, of_diagonal, 0.0))
-        value *= tl.load(w + scale + i, mask=inside, other=0.0)
-    if norm >= 0:  # then the block is [T, H], and the norm's biases lie behind its weights
-        shift = tl.sum(tl.reshape(value * tl.load(w + norm + H + j), [T, H]), 1)
-        k = tl.arange(0, T)
-        tl.store(shifts + e * of_shifts + shift_at + k, shift + tl.load(w + bias + k))
-        value *= tl.load(w + norm + j)
+            of_diagonal = tl.exp(tl.load(w + diagonal + r, mask=r < WIDE, other=0.0))
+            value = tl.where(i > j, value, tl.where((i == j) & inside, of_diagonal[:, None], 0.0))
+        value *= tl.load(w + scale + r, mask=r < WIDE, other=0.0)[:, None]
+    if norm >= 0:  # then the norm is as wide as the block, and its biases lie behind its weights
+        shift = tl.sum(value * tl.load(w + norm + WIDE + c)[None, :], 1)
+        tl.store(shifts + e * of_shifts + shift_at + r, shift + tl.load(w + bias + r))
+        value *= tl.load(w + norm + c)[None, :]
     high, low, down = packed(value, exponent(value), SPLIT)
-    place = weights + (e.to(tl.int64) * units + unit) * (T * H) + n
+    place = weights + (e.to(tl.int64) * units + unit) * (TALL * WIDE) + i * WIDE + j
     tl.store(place, high)
     if SPLIT:
         tl.store(place + second, low)

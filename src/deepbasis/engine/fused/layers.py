@@ -118,28 +118,32 @@ def batch_rows(
     order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member,
     ROWS: tl.constexpr, WEIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile of a member's batch: the rows' numbers, their weights, and the sum of all the batch's weights.
+    """Of a tile of a member's batch: the rows' numbers and their weights.
 
     WEIGHTS is 0 for none, 1 for a weight of each row, 2 for those of each member.
     """
     now = tl.load(step)
     place = tile * ROWS + tl.arange(0, ROWS)
     there = place < batch
-    mine, of_mask = order + (now * members + e) * batch, mask + now * mask_step + e * mask_member
-    own = weights + (e * n if WEIGHTS == 2 else 0)
-    index = tl.load(mine + place, mask=there, other=0)
-    weight = tl.load(of_mask + place, mask=there, other=0.0)
+    index = tl.load(order + (now * members + e) * batch + place, mask=there, other=0)
+    weight = tl.load(mask + now * mask_step + e * mask_member + place, mask=there, other=0.0)
     if WEIGHTS > 0:
-        weight *= tl.load(own + index, mask=there, other=0.0)
-    whole = 0.0
-    for at in range(0, batch, ROWS):
-        places = at + tl.arange(0, ROWS)
-        part = tl.load(of_mask + places, mask=places < batch, other=0.0)
-        if WEIGHTS > 0:
-            rows = tl.load(mine + places, mask=places < batch, other=0)
-            part *= tl.load(own + rows, mask=places < batch, other=0.0)
-        whole += tl.sum(part)
-    return index, weight, whole
+        weight *= tl.load(weights + (e * n if WEIGHTS == 2 else 0) + index, mask=there, other=0.0)
+    return index, weight
+
+
+@triton.jit
+def whole_weight(
+    order, weights, mask, step, e, members, batch, n, mask_step, mask_member,
+    SOME: tl.constexpr, WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    """The sum of all weights of a member's batch, SOME at a time."""
+    whole = tl.zeros([SOME], tl.float32)
+    for at in range(0, batch, SOME):
+        _, weight = batch_rows(order, weights, mask, step, e, members, at // SOME, batch, n, mask_step, mask_member,
+                               SOME, WEIGHTS)  # fmt: skip
+        whole += weight
+    return tl.sum(whole)
 
 
 @triton.jit

@@ -15,8 +15,8 @@ def _over_rows(
     k, c = tl.arange(0, STEP), tl.arange(0, T)
     lefts = operands + left_plane * rows * T + k[:, None] * T + c[None, :]
     rights = operands + right_plane * rows * T + k[:, None] * T + c[None, :]
-    total = tl.zeros([T, T], tl.float32)
-    along = tl.zeros([STEP, T], tl.float32)
+    total, of_ones = tl.zeros([T, T], tl.float32), tl.zeros([T, 16], tl.float32)
+    ones = tl.full([STEP, 16], 1.0, tl.float16)  # sums are products too
     for at in range(0, rows, STEP):
         left, right = tl.load(lefts + at * T), tl.load(rights + at * T)
         of_left = tl.load(scales + left_plane * tiles + at // ROWS)
@@ -27,13 +27,13 @@ def _over_rows(
             part = tl.dot(tl.trans(left_low), right, part)
             part = tl.dot(tl.trans(left), right, part)
             if SUM:
-                along += of_left * (left.to(tl.float32) + left_low.to(tl.float32))
+                of_ones += of_left * tl.dot(tl.trans(left), ones, tl.dot(tl.trans(left_low), ones))
         else:
             part = tl.dot(tl.trans(left), right)
             if SUM:
-                along += of_left * left.to(tl.float32)
+                of_ones += of_left * tl.dot(tl.trans(left), ones)
         total += of_both * part
-    return total, tl.sum(along, 0)
+    return total, tl.max(of_ones, 1)  # which are all the same
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def _weighed_sums(
     k, c = tl.arange(0, STEP), tl.arange(0, T)
     place = operands + plane * rows * T + k[:, None] * T + c[None, :]
     of_values, of_squares = tl.zeros([STEP, T], tl.float32), tl.zeros([STEP, T], tl.float32)
-    for at in range(0, rows, STEP):
+    for at in tl.range(0, rows, STEP, loop_unroll_factor=4):
         value = tl.load(place + at * T).to(tl.float32)
         if SPLIT:
             value += tl.load(place + second + at * T).to(tl.float32)
@@ -58,25 +58,26 @@ def _weighed_sums(
 @triton.jit
 def _parts_of_weight(
     w, out, operands, scales, tasks, tiles, rows, second,
-    ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     left, right, begin, row_size = tl.load(tasks), tl.load(tasks + 1), tl.load(tasks + 2), tl.load(tasks + 3)
     columns, bias, norm, repeats = tl.load(tasks + 4), tl.load(tasks + 5), tl.load(tasks + 6), tl.load(tasks + 7)
     c = tl.arange(0, T)
     i, j = c[:, None], c[None, :]
     of_norm, of_shift = tl.zeros([T], tl.float32), tl.zeros([T], tl.float32)
-    for part in range(repeats):
-        total, of_rows = _over_rows(operands, scales, left + part, right, tiles, rows, second, ROWS, STEP, SPLIT, T,
-                                    True)  # fmt: skip
-        place = begin + part * T * row_size + i * row_size + j
-        if norm >= 0:  # the right plane is what a norm multiplies and shifts
-            weight = tl.load(w + place)
-            of_norm += tl.sum(weight * total, 0)
-            of_shift += tl.sum(weight * of_rows[:, None], 0)
-            total = total * tl.load(w + norm + c)[None, :] + of_rows[:, None] * tl.load(w + norm + H + c)[None, :]
-        if bias >= 0:
-            tl.store(out + bias + part * T + c, of_rows)
-        tl.store(out + place, total, mask=j < columns)
+    for part in tl.static_range(PARTS):  # written out: a loop around the loop would cost a hundred registers
+        if part < repeats:
+            total, of_rows = _over_rows(operands, scales, left + part, right, tiles, rows, second, ROWS, STEP, SPLIT, T,
+                                        True)  # fmt: skip
+            place = begin + part * T * row_size + i * row_size + j
+            if norm >= 0:  # the right plane is what a norm multiplies and shifts
+                weight = tl.load(w + place)
+                of_norm += tl.sum(weight * total, 0)
+                of_shift += tl.sum(weight * of_rows[:, None], 0)
+                total = total * tl.load(w + norm + c)[None, :] + of_rows[:, None] * tl.load(w + norm + H + c)[None, :]
+            if bias >= 0:
+                tl.store(out + bias + part * T + c, of_rows)
+            tl.store(out + place, total, mask=j < columns)
     if norm >= 0:
         tl.store(out + norm + c, of_norm)
         tl.store(out + norm + H + c, of_shift)
@@ -97,19 +98,22 @@ def _rows_of_L(
     scale = tl.load(w + expansion + R + at)
     of_mean, of_prior = _weighed_sums(operands, scales, left + i, by_row, tiles, rows, second, ROWS, STEP, SPLIT, T)
     of_scale = tl.load(w + posterior + at) * of_mean + scale * of_prior
-    for j in range(i + 1):
-        total, _ = _over_rows(operands, scales, left + i, right + j, tiles, rows, second, ROWS, STEP, SPLIT, T, False)
-        place = posterior + 2 * R + at[:, None] * R + (j * T + c)[None, :]
-        below = at[:, None] > (j * T + c)[None, :]
-        on = at[:, None] == (j * T + c)[None, :]
-        diagonal = tl.exp(tl.load(w + posterior + R + at))
-        L = tl.where(below, tl.load(w + place), tl.where(on, diagonal[:, None], 0.0))
-        of_scale += tl.sum(L * total, 1)
-        total = total * scale[:, None] + kl_weight * L
-        tl.store(out + place, tl.where(below, total, 0.0))
-        if i == j:
-            of_diagonal = tl.sum(tl.where(on, total, 0.0), 1) * diagonal
-            tl.store(out + posterior + R + at, of_diagonal - kl_weight)
+    for j in tl.static_range(R // T):
+        if j <= i:
+            total, _ = _over_rows(
+                operands, scales, left + i, right + j, tiles, rows, second, ROWS, STEP, SPLIT, T, False
+            )
+            place = posterior + 2 * R + at[:, None] * R + (j * T + c)[None, :]
+            below = at[:, None] > (j * T + c)[None, :]
+            on = at[:, None] == (j * T + c)[None, :]
+            diagonal = tl.exp(tl.load(w + posterior + R + at))
+            L = tl.where(below, tl.load(w + place), tl.where(on, diagonal[:, None], 0.0))
+            of_scale += tl.sum(L * total, 1)
+            total = total * scale[:, None] + kl_weight * L
+            tl.store(out + place, tl.where(below, total, 0.0))
+            if i == j:
+                of_diagonal = tl.sum(tl.where(on, total, 0.0), 1) * diagonal
+                tl.store(out + posterior + R + at, of_diagonal - kl_weight)
     tl.store(out + posterior + at, scale * of_mean + kl_weight * tl.load(w + posterior + at))
     tl.store(out + expansion + R + at, of_scale)
 
@@ -153,7 +157,7 @@ def weight_gradients(
     parameters, gradients, losses, operands, scales, by_row, vectors, sums, alphas, found, tasks, kl_weights, step,
     advance, numbers, tiles, rows, planes, second, left_of_L, right_of_L, norm, expansion, posterior, noise_at, mean_at,
     count, floor, ROWS: tl.constexpr, STEP: tl.constexpr, MOST_TILES: tl.constexpr, TRACE: tl.constexpr,
-    SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, R: tl.constexpr,
+    SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """A program: some rows of L, the longest first; or an `operands.GradientTask`; or what is a sum over tiles."""
     program, e = tl.program_id(0), tl.program_id(1)
@@ -173,4 +177,4 @@ def weight_gradients(
                     mean_at, floor, MOST_TILES, TRACE, H, R)  # fmt: skip
         else:
             _parts_of_weight(w, out, operands, scales, tasks + (program - R // T) * 8, tiles, rows, second, ROWS, STEP,
-                             SPLIT, T, H)  # fmt: skip
+                             SPLIT, T, H, PARTS)  # fmt: skip

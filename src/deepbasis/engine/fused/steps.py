@@ -12,7 +12,7 @@ from deepbasis.engine.batches import Resident
 from deepbasis.engine.fused.arena import Arena, why_not
 from deepbasis.engine.fused.layout import Launch, Layout
 from deepbasis.engine.fused.machine import usable
-from deepbasis.engine.fused.ways import Given, ManyTiling, Products, Shares, Tiling, power
+from deepbasis.engine.fused.ways import FULL, Given, ManyTiling, Products, Shares, Tiling, power
 from deepbasis.engine.members import Stack
 from deepbasis.engine.muon import Muon
 from deepbasis.engine.optimiser import BETAS, AdamW, Average, Optimiser, factor
@@ -25,7 +25,7 @@ log = logging.getLogger("deepbasis")
 
 _TRACES = {"dppgp": (True, True), "dppgp-detached": (True, False), "ppgp": (False, False), "elbo": (False, False)}
 """Of an objective: whether it has a trace term, and whether the gradient passes through its maximum."""
-_PRECISIONS = {"float32": ("tf32x3", "tf32x3"), "tf32": ("tf32", "tf32"), "bf16": ("bf16", "tf32x3")}
+_PRECISIONS = {"float32": (FULL, FULL), "tf32": ("tf32", "tf32"), "bf16": ("bf16", FULL)}
 """Of the network's products, and of those behind it."""
 _BLOCK = 1024  # numbers of an arena that one program steps
 _MOST_ROWS, _MOST_COLUMNS = 8_192, 1_024  # with more, PyTorch's large products are the better ones
@@ -165,7 +165,7 @@ class FusedSteps:
     def _chosen(self) -> Tiling | ManyTiling:
         members, batch = self.stack.size, self._batches.order.shape[-1]
         many = members >= _MANY_MEMBERS and Products.cover(self.layout)
-        return ManyTiling() if many else Tiling.chosen(members, batch)
+        return ManyTiling.chosen(self._given.precisions) if many else Tiling.chosen(members, batch)
 
     def _matrices(self, settings: Settings, precision: str) -> None:
         if self._muon is None:

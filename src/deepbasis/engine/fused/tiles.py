@@ -14,6 +14,7 @@ from deepbasis.engine.fused.layers import (
     keep,
     recall,
     sloped,
+    whole_weight,
 )
 
 # What differs from table to table: to compile anew for a 1 or a multiple of 16 would cost seconds, and gain nothing.
@@ -37,8 +38,8 @@ def tile_forward(
         tl.store(steps_done, tl.load(steps_done) + 1)
     w = parameters + e * numbers
     kept += (e * tiles + tile).to(tl.int64) * (count + 1) * (ROWS * H)
-    index, weight, _ = batch_rows(order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member,
-                                  ROWS, WEIGHTS)  # fmt: skip
+    index, weight = batch_rows(order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member, ROWS,
+                               WEIGHTS)  # fmt: skip
     g = input_layer(w, x, index, d, waved, bias, project, width, waves, turns_at, mixing, ROWS, H, PRECISION)
     g = blocks(g, w, kept, count, inner, True, ROWS, H, CHUNK, PRECISION)
     if TRACE:
@@ -68,6 +69,8 @@ def tile_losses(
     share = e * tl.num_programs(1) + program
     w, out = parameters + e * numbers, gradients + share * numbers
     r = tl.arange(0, R)
+    whole = whole_weight(order, weights, mask, step, e, members, batch, n, mask_step, mask_member, 128,
+                         WEIGHTS)  # fmt: skip
     raw = tl.load(w + noise_at)
     noise = floor + tl.exp(raw)
     loss, of_noise, of_mean = 0.0, 0.0, 0.0
@@ -85,8 +88,8 @@ def tile_losses(
         tile = program * TILES + tile_of_mine
         more = tile_of_mine > 0 if TILES > 1 else None
         if (TILES == 1) | (tile < tiles):
-            index, weight, whole = batch_rows(order, weights, mask, step, e, members, tile, batch, n, mask_step,
-                                              mask_member, ROWS, WEIGHTS)  # fmt: skip
+            index, weight = batch_rows(order, weights, mask, step, e, members, tile, batch, n, mask_step,
+                                       mask_member, ROWS, WEIGHTS)  # fmt: skip
             weight = weight / whole
             last = kept + ((e * tiles + tile).to(tl.int64) * (count + 1) + count) * (ROWS * H)
             phi, act, act_slope, s, z, unit, scale = basis(recall(last, 0, ROWS, H), w, norm, expansion, H, R, HEAD)

@@ -11,6 +11,8 @@ from deepbasis.engine.batches import Numbered, Rows
 from deepbasis.engine.fused.layout import Launch, Layout
 from deepbasis.engine.fused.operands import Planes
 
+FULL = "tf32x3"
+"""The precision of products that are as exact as float32."""
 _MULTIPROCESSORS = 132  # of an H100 or H200
 
 
@@ -32,14 +34,19 @@ class Tiling(NamedTuple):
 class ManyTiling(NamedTuple):
     """Of many members: rows in a tile and the warps of its program; rows at a time, warps and stages of a product."""
 
-    rows: int = 128
-    warps: int = 8
+    rows: int = 64
+    warps: int = 4
     step: int = 64
     product_warps: int = 4
     stages: int = 3
     registers: int | None = None
     """That a thread of a tile may have."""
-    product_registers: int | None = None
+    product_registers: int | None = 128
+
+    @classmethod
+    def chosen(cls, precisions: tuple[str, str]) -> "ManyTiling":
+        """Four programs of products on an SM; in full float32 there is shared memory for two."""
+        return cls(product_registers=None) if precisions[0] == FULL else cls()
 
 
 @dataclass(frozen=True)
@@ -159,14 +166,14 @@ class Products:
         self._planes = planes = Planes.of(layout, columns)
         self._tiles = tiles = ceil(given.batches.order.shape[-1] / tiling.rows)
         self._rows = rows = tiles * tiling.rows
-        self._split = given.precisions[0] == "tf32x3"
+        self._split = given.precisions[0] == FULL
         self._tasks = torch.tensor(planes.tasks(layout, columns), dtype=torch.int32, device=device)
         self._blocks = torch.tensor(planes.weights(layout, columns), dtype=torch.int32, device=device)
         halves: dict[str, Any] = {"dtype": torch.float16, "device": device}
         units = len(self._blocks)
         H = layout.constants["H"]
         self._weights = torch.zeros(1 + self._split, members, units, planes.T * H, **halves)
-        self._weight_scales = given.zeros(units)
+        self._weight_scales, self._wholes = given.zeros(units), given.zeros()
         self._shifts = given.zeros(blocks * layout.arguments["inner"])
         self._operands = torch.zeros(1 + self._split, members, planes.count, rows, planes.T, **halves)
         self._scales = given.zeros(planes.count, tiles)
@@ -184,19 +191,28 @@ class Products:
         second, second_weights, of_shifts = self._operands[0].numel(), self._weights[0].numel(), self._shifts.shape[1]
         weights, kept = (self._weights, self._weight_scales), (self._operands, self._scales, self._by_row)
         shape = {"SPLIT": self._split, "T": planes.T, "H": g.layout.constants["H"]}
+        strides = g.batches.mask.stride()[:2]
         arguments: tuple[Any, ...] = (
-            g.parameters, *weights, self._shifts, self._blocks, numbers, units, second_weights, of_shifts,
+            g.parameters, *weights, self._shifts, self._wholes, self._blocks, *g.rows, numbers, units, second_weights,
+            of_shifts, members, batch, len(data), *strides,
         )  # fmt: skip
-        launches = [Launch(prepare, (units, members), arguments, {**shape, "num_warps": 4})]
-        shape |= {"R": g.layout.constants["R"], "ROWS": tiling.rows, "TRACE": g.trace}
-        of_tiles = {**shape, "num_warps": tiling.warps, "num_stages": 1, "maxnreg": tiling.registers}
+        of_rows = {"WEIGHTS": g.constants["WEIGHTS"]}
+        launches = [Launch(prepare, (units + 1, members), arguments, {**shape, **of_rows, "num_warps": 4})]
+        shape |= {"PARTS": planes.of_inner, "R": g.layout.constants["R"], "ROWS": tiling.rows, "TRACE": g.trace}
+        of_tiles = {
+            **shape,
+            "PARTS": planes.of_inner,
+            "num_warps": tiling.warps,
+            "num_stages": 1,
+            "maxnreg": tiling.registers,
+        }
         arguments = (
-            g.parameters, *weights, self._shifts, *kept, self._sums, data.x, data.y, g.slopes, *g.rows, g.count,
-            g.alphas, *self._found, numbers, members, batch, len(data), data.x.shape[1], tiles, rows,
-            *g.batches.mask.stride()[:2], planes.count, units, second, second_weights, of_shifts,
+            g.parameters, *weights, self._shifts, self._wholes, *kept, self._sums, data.x, data.y, g.slopes, *g.rows,
+            g.count, g.alphas, *self._found, numbers, members, batch, len(data), data.x.shape[1], tiles, rows,
+            *strides, planes.count, units, second, second_weights, of_shifts,
             *g.places("bias", "norm", "expansion", "posterior", "noise_at", "mean_at", "count", "inner"), g.floor,
         )  # fmt: skip
-        constants = {**of_tiles, "EXPECTED": g.expected, "WEIGHTS": g.constants["WEIGHTS"]}
+        constants = {**of_tiles, **of_rows, "EXPECTED": g.expected}
         launches += [Launch(forward, (tiles, members), arguments, constants)]
         arguments = (
             g.parameters, *weights, *kept, self._vectors, g.alphas, *self._found, numbers, tiles, rows, planes.count,
