@@ -272,12 +272,43 @@ def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):
     assert why_not(build("dbk-silu", 3)) is None
 
 
+@pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-5), ("tf32", 2e-3)])
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_may_have_any_size(precision, bound, way):
+    """An outlier among the rows, large targets, weights of the rows and L far below 1: float16 has few exponents."""
+    data = rows(70, 5, "rows")
+    data.x[3] *= 1e6
+    data.y.mul_(1e4)
+    data.weight.mul_(torch.logspace(-6, 6, 70))
+
+    def found(one):
+        with torch.no_grad():
+            one.stack.leaves["posterior.log_diagonal"].sub_(8.0)
+            one.stack.leaves["posterior.lower"].mul_(1e-4)
+            one.stack.leaves["expansion.linear.weight"].mul_(30.0)
+        return gradients(one)
+
+    expected = found(wave(data, fused=False, precision="float64", device=torch.device("cpu")))
+    for name, mine in found(wave(data, fused=True, precision=precision, tiling=WAYS[way])).items():
+        assert (mine.double().cpu() - expected[name]).norm() / expected[name].norm() < bound, name
+
+
+FULL_SIZES = [
+    {"members": 4, "inner": 128, "rank": 64, "waves": True},
+    {"rank": 128, "inner": 64},
+    {"rank": 128, "inner": 64, "tiling": ManyTiling()},
+    {"rank": 64, "inner": 128, "tiling": ManyTiling()},
+    {"rank": 128, "inner": 64, "members": 12},
+]
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-5), ("tf32", 2e-3), ("bf16", 2e-2)])
-@pytest.mark.parametrize("sizes", [{"members": 4, "inner": 128, "rank": 64, "waves": True}, {"rank": 128, "inner": 64}])
+@pytest.mark.parametrize("sizes", FULL_SIZES, ids=str)
 def test_gradients_at_full_size(precision, bound, sizes):
     sizes, data = {"width": 64, **sizes}, rows(1_200, 26)
-    expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu"), **sizes))
+    plain = {name: value for name, value in sizes.items() if name != "tiling"}
+    expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu"), **plain))
     for name, found in gradients(wave(data, fused=True, precision=precision, **sizes)).items():
         error = (found.double().cpu() - expected[name]).norm() / expected[name].norm()
         assert error < bound, (name, error)
