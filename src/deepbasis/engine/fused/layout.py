@@ -72,7 +72,6 @@ class Layout:
             "mean_at": places["mean"],
             "count": count,
             "inner": inner,
-            "rank": rank,
         }
         return cls(places, at, constants, arguments)
 
