@@ -48,39 +48,32 @@ def columns_of_L(w, at, posterior, R: tl.constexpr, PART: tl.constexpr):
 
 
 @triton.jit
-def variance(phi, w, posterior, R: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr):
-    """||L^T phi||^2 of each row, and L^T phi, the first PART columns and those behind them: there are one or two."""
-    v = product(phi, columns_of_L(w, 0, posterior, R, PART), HEAD)
-    var, behind = tl.sum(v * v, 1), v
-    if R > PART:
-        behind = product(phi, columns_of_L(w, PART, posterior, R, PART), HEAD)
-        var += tl.sum(behind * behind, 1)
-    return var, v, behind
+def variance(phi, w, posterior, rank, ROWS: tl.constexpr, R: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr):
+    """||L^T phi||^2 of each row, some columns of L at a time."""
+    var = tl.zeros([ROWS], tl.float32)
+    for at in range(0, rank, PART):
+        v = product(phi, columns_of_L(w, at, posterior, R, PART), HEAD)
+        var += tl.sum(v * v, 1)
+    return var
 
 
 @triton.jit
 def variance_back(
-    of_phi, of_var, phi, v, behind, w, out, more, posterior, R: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr,
+    of_phi, of_var, phi, w, out, more, posterior, rank,
+    R: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
     """`of_phi` with what comes through the variance; the gradients of L on the way."""
-    of_phi = _part_back(of_phi, of_var, phi, v, w, out, more, 0, posterior, R, PART, HEAD)
-    if R > PART:
-        of_phi = _part_back(of_phi, of_var, phi, behind, w, out, more, PART, posterior, R, PART, HEAD)
-    return of_phi
-
-
-@triton.jit
-def _part_back(
-    of_phi, of_var, phi, v, w, out, more, at, posterior, R: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr,
-):  # fmt: skip
-    of_v = 2.0 * of_var[:, None] * v
-    of_phi += product(of_v, tl.trans(columns_of_L(w, at, posterior, R, PART)), HEAD)
-    of_L = product(tl.trans(phi), of_v, HEAD)
-    k = at + tl.arange(0, PART)
-    i, j = tl.arange(0, R)[:, None], k[None, :]
-    diagonal = tl.sum(tl.where(i == j, of_L, 0.0), 0)
-    add(out + posterior + R + k, diagonal * tl.exp(tl.load(w + posterior + R + k)), more)
-    add(out + posterior + 2 * R + i * R + j, tl.where(i > j, of_L, 0.0), more)
+    upright = tl.trans(phi)
+    for at in range(0, rank, PART):
+        L = columns_of_L(w, at, posterior, R, PART)
+        of_v = 2.0 * of_var[:, None] * product(phi, L, HEAD)
+        of_phi += product(of_v, tl.trans(L), HEAD)
+        of_L = product(upright, of_v, HEAD)
+        k = at + tl.arange(0, PART)
+        i, j = tl.arange(0, R)[:, None], k[None, :]
+        diagonal = tl.sum(tl.where(i == j, of_L, 0.0), 0)
+        add(out + posterior + R + k, diagonal * tl.exp(tl.load(w + posterior + R + k)), more)
+        add(out + posterior + 2 * R + i * R + j, tl.where(i > j, of_L, 0.0), more)
     return of_phi
 
 

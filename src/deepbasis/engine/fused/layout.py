@@ -72,6 +72,7 @@ class Layout:
             "mean_at": places["mean"],
             "count": count,
             "inner": inner,
+            "rank": rank,
         }
         return cls(places, at, constants, arguments)
 

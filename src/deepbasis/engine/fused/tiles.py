@@ -26,7 +26,7 @@ def tile_forward(
     parameters, kept, x, order, weights, mask, step, steps_done, found, place_found,
     numbers, members, batch, n, d, tiles, mask_step, mask_member,
     waved, bias, project, width, waves, turns_at, mixing, norm, expansion, posterior, noise_at, mean_at, count, inner,
-    ROWS: tl.constexpr, WEIGHTS: tl.constexpr, TRACE: tl.constexpr, H: tl.constexpr, CHUNK: tl.constexpr,
+    rank, ROWS: tl.constexpr, WEIGHTS: tl.constexpr, TRACE: tl.constexpr, H: tl.constexpr, CHUNK: tl.constexpr,
     R: tl.constexpr, PRECISION: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
     """A tile through the network: g before each block, and the last, are kept.
@@ -54,7 +54,7 @@ def tile_forward(
 def tile_losses(
     parameters, gradients, kept, losses, x, y, slope, order, weights, mask, step, alphas, found, place_found,
     numbers, members, batch, n, d, tiles, mask_step, mask_member,
-    norm, expansion, posterior, noise_at, mean_at, count, floor,
+    norm, expansion, posterior, noise_at, mean_at, count, rank, floor,
     ROWS: tl.constexpr, TILES: tl.constexpr, MOST_TILES: tl.constexpr, WEIGHTS: tl.constexpr, TRACE: tl.constexpr,
     THROUGH: tl.constexpr, EXPECTED: tl.constexpr, H: tl.constexpr, R: tl.constexpr, PART: tl.constexpr,
     HEAD: tl.constexpr,
@@ -96,7 +96,7 @@ def tile_losses(
             m = tl.load(w + posterior + r)
             error = tl.load(y + index) - tl.load(w + mean_at) - tl.sum(phi * m[None, :], 1)
             error -= sloped(x, index, slope + e * d, d, ROWS)
-            var, v, behind = variance(phi, w, posterior, R, PART, HEAD)
+            var = variance(phi, w, posterior, rank, ROWS, R, PART, HEAD)
             rows_loss, of_error, of_var, of_s = fit(error, var, noise, EXPECTED)
             loss += tl.sum(weight * rows_loss)
             of_noise += tl.sum(weight * of_s)
@@ -112,7 +112,7 @@ def tile_losses(
                     of_prior += tl.where(tile * ROWS + tl.arange(0, ROWS) == largest_at, pull, 0.0)
                 of_phi += 2.0 * of_prior[:, None] * phi
             add(out + posterior + r, tl.sum(of_error[:, None] * phi, 0), more)
-            of_phi = variance_back(of_phi, weight * of_var, phi, v, behind, w, out, more, posterior, R, PART, HEAD)
+            of_phi = variance_back(of_phi, weight * of_var, phi, w, out, more, posterior, rank, R, PART, HEAD)
             back = basis_back(of_phi, act, act_slope, s, z, unit, scale, w, out, more, norm, expansion, H, R, HEAD)
             keep(last, 0, back, ROWS, H)
     tl.store(out + noise_at, of_noise * tl.exp(raw))
@@ -147,7 +147,7 @@ def tile_gradients(
 def tile_terms(
     parameters, x, slope, means, variances, priors, numbers, n, d,
     waved, bias, project, width, waves, turns_at, mixing, norm, expansion, posterior, noise_at, mean_at, count, inner,
-    ROWS: tl.constexpr, H: tl.constexpr, CHUNK: tl.constexpr, R: tl.constexpr, PART: tl.constexpr,
+    rank, ROWS: tl.constexpr, H: tl.constexpr, CHUNK: tl.constexpr, R: tl.constexpr, PART: tl.constexpr,
     PRECISION: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
     """Mean and variance of f, and k(x, x), of a tile of rows by one member."""
@@ -163,6 +163,5 @@ def tile_terms(
     mean += sloped(x, index, slope + e * d, d, ROWS)
     at = e.to(tl.int64) * n + row
     tl.store(means + at, mean, mask=there)
-    var, _, _ = variance(phi, w, posterior, R, PART, HEAD)
-    tl.store(variances + at, var, mask=there)
+    tl.store(variances + at, variance(phi, w, posterior, rank, ROWS, R, PART, HEAD), mask=there)
     tl.store(priors + at, tl.sum(phi * phi, 1), mask=there)

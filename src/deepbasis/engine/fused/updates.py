@@ -34,7 +34,7 @@ def gather(
     at = block * BLOCK + tl.arange(0, BLOCK)
     there = at < numbers
     total = tl.zeros([BLOCK], tl.float32)
-    for program in tl.range(0, programs, loop_unroll_factor=8):  # several loads at a time
+    for program in range(programs):
         total += tl.load(shares + (e * programs + program) * numbers + at, mask=there, other=0.0)
     if not COMPLETE:
         kind = tl.load(kinds + at, mask=there, other=0)

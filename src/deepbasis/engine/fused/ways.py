@@ -118,6 +118,7 @@ class Shares:
         sizes = (numbers, members, batch, n, d, self._tiles, *mask.stride()[:2])
         of_input = g.places("waved", "bias", "project", "width", "waves", "turns_at", "mixing")
         of_head = g.places("norm", "expansion", "posterior", "noise_at", "mean_at", "count")
+        inner, rank = g.places("inner", "rank")
 
         def launch(kernel: Any, programs: int, arguments: tuple[Any, ...], names: str, **more: Any) -> Launch:
             chosen = {name: constants[name] for name in names.split()}
@@ -125,14 +126,13 @@ class Shares:
             return Launch(kernel, (members, programs), arguments, {**chosen, **more, **how})
 
         arguments: tuple[Any, ...] = (
-            g.parameters, self._kept, data.x, *g.rows, g.count, *self._found, *sizes, *of_input, *of_head,
-            *g.places("inner"),
+            g.parameters, self._kept, data.x, *g.rows, g.count, *self._found, *sizes, *of_input, *of_head, inner, rank,
         )  # fmt: skip
         names = "WEIGHTS H CHUNK R PRECISION HEAD"
         launches = [launch(kernels.tile_forward, self._tiles, arguments, names, TRACE=g.trace)]
         arguments = (
             g.parameters, self.shares, self._kept, self.losses, data.x, data.y, g.slopes, *g.rows, g.alphas,
-            *self._found, *sizes, *of_head, g.floor,
+            *self._found, *sizes, *of_head, rank, g.floor,
         )  # fmt: skip
         objective = {"TRACE": g.trace, "THROUGH": g.through, "EXPECTED": g.expected}
         of_tiles = {"TILES": tiling.tiles, "MOST_TILES": power(self._tiles)}
