@@ -64,7 +64,7 @@ def wave(
 
     line = (0.1,) * d if slope else ()
     team = [Member(seed=k, alpha=alpha * k, beta=1.0, noise=0.1, slope=line) for k in range(members)]
-    settings = settings_for("dbk-silu", epochs=3, batch_size=32, learning_rate=1e-2, **changes)
+    settings = settings_for("dbk-silu", **{"epochs": 3, "batch_size": 32, "learning_rate": 1e-2, **changes})
     settings = replace(settings, fused=fused, cuda_graph=False)
     one = Wave(make, list(range(members)), team, data, data, settings, device)
     if tiling is not None:
@@ -246,16 +246,28 @@ def test_a_nan_stays_one(bits, way):
         assert one.steps.loss_sum.isnan().all()
 
 
-def test_many_members_have_products_where_they_can():
-    """Those of a few members are for the rest, or what torch compiles if it is asked for."""
-    data, many = rows(40, 3), {"members": 20, "compile": True}
-    assert wave(data, fused=True, **many).fused is not None
-    assert wave(data, fused=True, waves=True, **many).fused is None
-    assert wave(data, fused=True, rank=64, **many).fused is None
-    for changes in ({"waves": True}, {"rank": 64}, {}):
-        one = wave(data, fused=True, members=20, **changes)
+def test_many_members_have_products_where_they_pay():
+    """Shares are for the rest, or what torch compiles if it is asked for."""
+    data, sizes = rows(500, 3), {"width": 64, "inner": 64, "rank": 64, "batch_size": 250}
+    for changes in ({}, {"waves": True}, {"rank": 32}, {"batch_size": 32}):
+        one = wave(data, fused=True, members=17, **{**sizes, **changes})
         assert isinstance(one.fused.way, Shares if changes else Products)
-    assert isinstance(wave(data, fused=True).fused.way, Shares)
+        one = wave(data, fused=True, members=17, compile=True, **{**sizes, **changes})
+        assert (one.fused is None) == bool(changes)
+    assert isinstance(wave(data, fused=True, **sizes).fused.way, Shares)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", ["tf32", "float32"])
+def test_the_tiling_that_is_chosen_gives_the_same(precision):
+    """At the sizes that it is for, where the first member alone has shares."""
+    data, sizes = rows(300, 3), {"width": 64, "inner": 64, "rank": 64, "batch_size": 256, "alpha": 0.0}
+    many, alone = (wave(data, fused=True, members=k, precision=precision, **sizes) for k in (16, 1))
+    assert isinstance(many.fused.way, Products)
+    found, expected = gradients(many), gradients(alone)
+    for name, value in expected.items():
+        error = (found[name][0] - value[0]).norm() / value[0].norm()
+        assert error < (2e-3 if precision == "tf32" else 1e-5), name
 
 
 def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):

@@ -14,7 +14,7 @@ from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP, Terms
 from deepbasis.gp.posterior import WeightPosterior
 
-_ROWS, _WARPS = 32, 8  # of a tile that predicts: with 64 it compiles for longer, and its time is not what counts
+_ROWS, _WARPS = 32, 4  # of a tile that predicts
 _WIDTHS = (16, 32, 64, 128)
 _INNER = (16, 32, 64, 128, 256)
 _FREQUENCIES, _OUTPUTS = 8, 3

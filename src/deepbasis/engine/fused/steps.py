@@ -29,8 +29,7 @@ _PRECISIONS = {"float32": (FULL, FULL), "tf32": ("tf32", "tf32"), "bf16": ("bf16
 """Of the network's products, and of those behind it."""
 _BLOCK = 1024  # numbers of an arena that one program steps
 _MOST_ROWS, _MOST_COLUMNS = 8_192, 1_024  # with more, PyTorch's large products are the better ones
-_MANY_MEMBERS = 12  # and more have a step of products over all rows, if they can
-_FEW_MEMBERS = 16  # if they cannot: for more, what torch compiles has the shorter step, if it is asked for
+_FEW_MEMBERS = 16  # for more, without products over all rows, what torch compiles is faster: if it is asked for
 _CORRECTED_STEPS = 20_000  # b2^t is below float32's rounding then
 
 
@@ -57,9 +56,9 @@ def _uncovered(stack: Stack, source: object, settings: Settings) -> str | None:
     if source.batch_size > _MOST_ROWS or source.data.x.shape[1] > _MOST_COLUMNS:
         return f"they take batches of up to {_MOST_ROWS} rows and {_MOST_COLUMNS} columns"
     reason = why_not(stack.template)
-    compiled = settings.compile and stack.size > _FEW_MEMBERS
-    if reason is None and compiled and not Products.cover(Layout.of(stack.template)):
-        return f"what torch compiles is faster for {stack.size} members"
+    if reason is None and settings.compile and stack.size > _FEW_MEMBERS:
+        faster = not Products.pay(Layout.of(stack.template), stack.size, source.batch_size)
+        return f"what torch compiles is faster for {stack.size} members" if faster else None
     return reason
 
 
@@ -164,8 +163,8 @@ class FusedSteps:
 
     def _chosen(self) -> Tiling | ManyTiling:
         members, batch = self.stack.size, self._batches.order.shape[-1]
-        many = members >= _MANY_MEMBERS and Products.cover(self.layout)
-        return ManyTiling.chosen(self._given.precisions) if many else Tiling.chosen(members, batch)
+        many = Products.pay(self.layout, members, batch)
+        return ManyTiling.chosen(members, batch, self._given.precisions) if many else Tiling.chosen(members, batch)
 
     def _matrices(self, settings: Settings, precision: str) -> None:
         if self._muon is None:

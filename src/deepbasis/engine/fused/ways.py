@@ -14,6 +14,9 @@ from deepbasis.engine.fused.operands import Planes
 FULL = "tf32x3"
 """The precision of products that are as exact as float32."""
 _MULTIPROCESSORS = 132  # of an H100 or H200
+_MANY_ROWS = 4_096  # of all members in a step: from there on products are faster, by up to six times
+_MEASURED = 64  # columns of a plane: of width and rank, and inside a block, at least
+_MANY_TILES = 2_000  # of them three on an SM are faster than two with more registers
 
 
 class Tiling(NamedTuple):
@@ -44,9 +47,14 @@ class ManyTiling(NamedTuple):
     product_registers: int | None = 128
 
     @classmethod
-    def chosen(cls, precisions: tuple[str, str]) -> "ManyTiling":
-        """Four programs of products on an SM; in full float32 there is shared memory for two."""
-        return cls(product_registers=None) if precisions[0] == FULL else cls()
+    def chosen(cls, members: int, batch: int, precisions: tuple[str, str]) -> "ManyTiling":
+        """What was fastest on an H200: `benchmarks/fused.py`, docs/engine.md."""
+        if members * ceil(batch / 32) <= _MULTIPROCESSORS:  # one SM each
+            return cls(rows=32, step=32, stages=4)
+        if precisions[0] == FULL:
+            return cls(product_registers=None)
+        tiles = members * ceil(batch / 64)
+        return cls(stages=4 if tiles <= 2 * _MULTIPROCESSORS else 3, registers=168 if tiles > _MANY_TILES else None)
 
 
 @dataclass(frozen=True)
@@ -152,9 +160,11 @@ class Products:
     programs = 1
 
     @staticmethod
-    def cover(layout: Layout) -> bool:
-        """Whether they can be had: no embedding, and the basis in one or two parts."""
-        return layout.arguments["waved"] == 0 and Planes.of(layout, 1).of_rank <= 2
+    def pay(layout: Layout, members: int, batch: int) -> bool:
+        """Whether they can be had, without an embedding, and were faster where they were measured."""
+        planes = Planes.of(layout, 1)
+        covered = layout.arguments["waved"] == 0 and planes.of_rank <= 2
+        return covered and planes.T == _MEASURED and members * batch >= _MANY_ROWS
 
     def __init__(self, given: Given, gradients: Tensor, tiling: ManyTiling) -> None:
         from deepbasis.engine.fused import half, many, products
