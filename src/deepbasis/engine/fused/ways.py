@@ -14,7 +14,7 @@ from deepbasis.engine.fused.operands import Planes
 FULL = "tf32x3"
 """The precision of products that are as exact as float32."""
 _MULTIPROCESSORS = 132  # of an H100 or H200
-_MANY_ROWS = 4_096  # of all members in a step: from there on products are faster, by up to six times
+_MANY_ROWS = {1: 4_096, 2: 1_024}  # of a step, by the parts of the basis: from there on products are the faster way
 _MEASURED = 64  # columns of a plane: of width and rank, and inside a block, at least
 _MANY_TILES = 2_000  # of them three on an SM are faster than two with more registers
 
@@ -163,8 +163,9 @@ class Products:
     def pay(layout: Layout, members: int, batch: int) -> bool:
         """Whether they can be had, without an embedding, and were faster where they were measured."""
         planes = Planes.of(layout, 1)
-        covered = layout.arguments["waved"] == 0 and planes.of_rank <= 2
-        return covered and planes.T == _MEASURED and members * batch >= _MANY_ROWS
+        if layout.arguments["waved"] or planes.of_rank not in _MANY_ROWS or planes.T != _MEASURED:
+            return False
+        return members * batch >= _MANY_ROWS[planes.of_rank]
 
     def __init__(self, given: Given, gradients: Tensor, tiling: ManyTiling) -> None:
         from deepbasis.engine.fused import half, many, products
