@@ -1,6 +1,7 @@
 """A training step by the fused kernels: milliseconds, each kernel's share, the error of its gradients, and the floor.
 
     python benchmarks/fused.py --out benchmarks/results/fused-h200.json     # a GPU; two minutes, most of it compilation
+    python benchmarks/fused.py --shares --only members                      # the same by the way of a few members
     python benchmarks/fused.py --fits --data-dir DATA --out benchmarks/results/fits-h200.json    # whole fits; a minute
 
 Steps are timed as a CUDA graph of four, by events, median of 50. Gradients are compared with autograd's in float64 on
@@ -24,6 +25,7 @@ import torch
 import _machine
 from deepbasis import DeepBasisRegressor
 from deepbasis.engine.batches import Rows
+from deepbasis.engine.fused.ways import Tiling
 from deepbasis.engine.members import Member
 from deepbasis.engine.settings import settings_for
 from deepbasis.engine.wave import Wave
@@ -50,6 +52,7 @@ CASES = {
     "the default: 4 members": Case(),
     "the default in full float32": Case(precision="float32"),
     "one member, the paper's sizes": PAPER,
+    "4 members, the paper's sizes": replace(PAPER, members=4),
     "16 members, the paper's sizes": replace(PAPER, members=16),
     "80 members, the paper's sizes": replace(PAPER, members=80),
     "80 members in full float32": replace(PAPER, members=80, precision="float32"),
@@ -116,7 +119,8 @@ def kernels(step) -> dict[str, float]:
     """Microseconds of each, a launch."""
     from torch.profiler import ProfilerActivity, profile
 
-    names = ("largest_prior", "tile_gradients", "gather", "adamw", "muon")
+    names = ("prepare", "forward", "backward", "weight_gradients")  # of many members
+    names += ("tile_forward", "tile_losses", "tile_gradients", "gather", "adamw", "muon")
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(5):
             step()
@@ -177,6 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--shares", action="store_true", help="the way of a few members, however many there are")
     parser.add_argument("--fits", action="store_true", help="whole fits and predictions in place of steps")
     parser.add_argument("--data-dir", type=Path)
     arguments = parser.parse_args()
@@ -199,6 +204,8 @@ def main() -> None:
             continue
         one = wave(case, fused=True, precision=case.precision, device="cuda")
         assert one.fused is not None
+        if arguments.shares:
+            one.fused.tile(Tiling.chosen(case.members, case.batch))
         one.fused.compile()
         worst = error(case, one)
 
@@ -209,6 +216,7 @@ def main() -> None:
         least, by = floor(case, one.fused.layout.numbers, products, bandwidth)
         row = {
             **asdict(case),
+            "way": type(one.fused.way).__name__.lower(),
             "ms": round(milliseconds(step), 4),
             "us_of_kernels": kernels(step),
             "gradient_error": worst,

@@ -8,8 +8,9 @@ import torch
 
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import FAILED
-from deepbasis.engine.fused.arena import available, interpreted, why_not
-from deepbasis.engine.fused.steps import Tiling
+from deepbasis.engine.fused.arena import why_not
+from deepbasis.engine.fused.machine import available, interpreted
+from deepbasis.engine.fused.ways import ManyTiling, Products, Shares, Tiling
 from deepbasis.engine.members import Ensemble, Member
 from deepbasis.engine.settings import Settings, settings_for
 from deepbasis.engine.training import train
@@ -51,6 +52,7 @@ def wave(
     slope: bool = False,
     alpha: float = 0.1,
     device: torch.device = DEVICE,
+    tiling: Tiling | ManyTiling | None = None,
     **changes: object,
 ) -> Wave:
     d = data.x.shape[1]
@@ -62,9 +64,13 @@ def wave(
 
     line = (0.1,) * d if slope else ()
     team = [Member(seed=k, alpha=alpha * k, beta=1.0, noise=0.1, slope=line) for k in range(members)]
-    settings = settings_for("dbk-silu", epochs=3, batch_size=32, learning_rate=1e-2, **changes)
+    settings = settings_for("dbk-silu", **{"epochs": 3, "batch_size": 32, "learning_rate": 1e-2, **changes})
     settings = replace(settings, fused=fused, cuda_graph=False)
-    return Wave(make, list(range(members)), team, data, data, settings, device)
+    one = Wave(make, list(range(members)), team, data, data, settings, device)
+    if tiling is not None:
+        assert one.fused is not None
+        one.fused.tile(tiling)
+    return one
 
 
 def gradients(one: Wave) -> dict[str, torch.Tensor]:
@@ -83,6 +89,9 @@ def gradients(one: Wave) -> dict[str, torch.Tensor]:
         for name, leaf in stacked.items()
     }
 
+
+MANY = ManyTiling(32, 4)
+WAYS = {"few": None, "many": MANY}
 
 CASES = {
     "one member": {"members": 1},
@@ -106,13 +115,17 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_gradients_are_those_of_autograd(case):
+    """By both ways, that of a few members and that of many."""
     case = {"columns": 5, "n": 70, "weights": "none", **case}
     data = rows(case.pop("n"), case.pop("columns"), case.pop("weights"), case.get("members", 2))
     expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu"), **case))
-    mine = wave(data, fused=True, **case)
-    assert mine.fused is not None
-    for name, found in gradients(mine).items():
-        torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
+    for tiling in (None, MANY):
+        if tiling is MANY and case.get("waves", False):
+            continue  # of a few members alone
+        mine = wave(data, fused=True, tiling=tiling, **case)
+        assert mine.fused is not None
+        for name, found in gradients(mine).items():
+            torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
 
 
 @pytest.mark.parametrize("weights", ["rows", "members"])
@@ -131,25 +144,39 @@ def test_rows_may_have_any_strides(weights):
         assert torch.equal(found, expected[name]), name
 
 
-@pytest.mark.parametrize("tiling", [Tiling(16, 1, 4), Tiling(16, 3, 4), Tiling(32, 1, 8), Tiling(64, 2, 8)], ids=str)
+TILINGS = [
+    Tiling(16, 1, 4),
+    Tiling(16, 3, 4),
+    Tiling(32, 1, 8),
+    Tiling(64, 2, 8),
+    ManyTiling(16, 4),
+    ManyTiling(64, 4, 32),
+    ManyTiling(128, 8),
+]
+
+
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
 def test_every_tiling_gives_the_same(tiling):
     data = rows(70, 5)
     expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu")))
-    one = wave(data, fused=True)
-    assert one.fused is not None
-    one.fused.tile(tiling)
+    one = wave(data, fused=True, tiling=tiling)
     for name, found in gradients(one).items():
         torch.testing.assert_close(found.double().cpu(), expected[name], rtol=2e-5, atol=2e-6, msg=name)
 
 
 @pytest.mark.parametrize("optimiser", ["adamw", "muon"])
-@pytest.mark.parametrize("members", [1, 2])
-def test_steps_are_those_of_the_plain_way(optimiser, members):
-    """Parameters, moments, momentum, average and the epoch's loss, after an epoch of clipped and scheduled steps."""
-    how = {"optimiser": optimiser, "members": members, "waves": True, "schedule": "cosine", "clip": 0.5, "average": 0.9}
+@pytest.mark.parametrize(
+    ("members", "way", "clip"),
+    [(1, "few", 0.5), (2, "few", 0.5), (2, "few", None), (1, "many", 0.5), (2, "many", 0.5), (2, "many", None)],
+)
+def test_steps_are_those_of_the_plain_way(optimiser, members, way, clip):
+    """Parameters, moments, momentum, average and the epoch's loss, after an epoch of scheduled steps."""
+    how = {"optimiser": optimiser, "members": members, "schedule": "cosine", "clip": clip, "average": 0.9}
+    how["waves"] = way == "few"
     states = []
     for fused in (False, True):
-        one = wave(rows(70, 3), fused=fused, weight_decay=0.1, **how)
+        tiling = WAYS[way] if fused else None
+        one = wave(rows(70, 3), fused=fused, weight_decay=0.1, tiling=tiling, **how)
         assert one.train_epoch(lambda: False)
         one.end_epoch()
         states.append(one.export().tensors)
@@ -166,16 +193,17 @@ def test_a_validation_is_that_of_the_plain_way():
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_resumed_run_is_the_same_to_the_bit():
-    data = rows(40, 3)
-    whole = wave(data, fused=True, members=1, optimiser="muon", average=0.9)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_resumed_run_is_the_same_to_the_bit(way):
+    data, how = rows(40, 3), {"members": 1, "optimiser": "muon", "average": 0.9, "tiling": WAYS[way]}
+    whole = wave(data, fused=True, **how)
     for _ in range(2):
         whole.train_epoch(lambda: False)
         whole.end_epoch()
-    first = wave(data, fused=True, members=1, optimiser="muon", average=0.9)
+    first = wave(data, fused=True, **how)
     first.train_epoch(lambda: False)
     first.end_epoch()
-    second = wave(data, fused=True, members=1, optimiser="muon", average=0.9)
+    second = wave(data, fused=True, **how)
     second.restore(first.export())
     second.train_epoch(lambda: False)
     second.end_epoch()
@@ -184,13 +212,17 @@ def test_a_resumed_run_is_the_same_to_the_bit():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, in the interpreter
-def test_a_member_that_fails_fails_alone():
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_a_member_that_fails_fails_alone(way, precision):
     """And a member among others ends as it does alone."""
-    data = rows(40, 3)
-    three = wave(data, fused=True, members=3, alpha=0.0)
+    data, how = rows(40, 3), {"alpha": 0.0, "tiling": WAYS[way], "precision": precision}
+    three = wave(data, fused=True, members=3, **how)
     with torch.no_grad():
         three.stack.leaves["backbone.project.weight"][1].fill_(torch.inf)
-    alone = wave(data, fused=True, members=1, alpha=0.0)
+    alone = wave(data, fused=True, members=1, **how)
     for one in (three, alone):
         one.train_epoch(lambda: False)
         one.end_epoch()
@@ -202,13 +234,40 @@ def test_a_member_that_fails_fails_alone():
 
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, -1, 0x7FC00000, 0x7F800001], ids=hex)
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_a_nan_stays_one(bits):
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_nan_stays_one(bits, way):
     """Whatever its bits are: tf32 is rounded by integer arithmetic, and a GPU's own NaN is the largest integer."""
     for precision in ("float32", "tf32"):
-        one = wave(rows(40, 3), fused=True, members=1, precision=precision)
+        one = wave(rows(40, 3), fused=True, members=1, precision=precision, tiling=WAYS[way])
         one.stack.leaves["backbone.project.weight"].detach().view(torch.int32)[0, 0] = bits
         assert all(found.isnan().any() for found in gradients(one).values()), precision
         assert one.steps.loss_sum.isnan().all()
+
+
+def test_many_members_have_products_where_they_pay():
+    """Shares are for the rest, or what torch compiles if it is asked for."""
+    data, sizes = rows(500, 3), {"width": 64, "inner": 64, "rank": 64, "batch_size": 250}
+    for changes in ({}, {"waves": True}, {"rank": 32}, {"batch_size": 32}):
+        one = wave(data, fused=True, members=17, **{**sizes, **changes})
+        assert isinstance(one.fused.way, Shares if changes else Products)
+        one = wave(data, fused=True, members=17, compile=True, **{**sizes, **changes})
+        assert (one.fused is None) == bool(changes)
+    assert isinstance(wave(data, fused=True, **sizes).fused.way, Shares)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", ["tf32", "float32"])
+def test_the_tiling_that_is_chosen_gives_the_same(precision):
+    """At the sizes that it is for, where the first member alone has shares."""
+    data, sizes = rows(300, 3), {"width": 64, "inner": 64, "rank": 64, "batch_size": 256, "alpha": 0.0}
+    many, alone = (wave(data, fused=True, members=k, precision=precision, **sizes) for k in (16, 1))
+    assert isinstance(many.fused.way, Products)
+    found, expected = gradients(many), gradients(alone)
+    for name, value in expected.items():
+        error = (found[name][0] - value[0]).norm() / value[0].norm()
+        assert error < (2e-3 if precision == "tf32" else 1e-5), name
 
 
 def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):
@@ -225,12 +284,43 @@ def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):
     assert why_not(build("dbk-silu", 3)) is None
 
 
+@pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-5), ("tf32", 2e-3)])
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_may_have_any_size(precision, bound, way):
+    """An outlier among the rows, large targets, weights of the rows and L far below 1: float16 has few exponents."""
+    data = rows(70, 5, "rows")
+    data.x[3] *= 1e6
+    data.y.mul_(1e4)
+    data.weight.mul_(torch.logspace(-6, 6, 70))
+
+    def found(one):
+        with torch.no_grad():
+            one.stack.leaves["posterior.log_diagonal"].sub_(8.0)
+            one.stack.leaves["posterior.lower"].mul_(1e-4)
+            one.stack.leaves["expansion.linear.weight"].mul_(30.0)
+        return gradients(one)
+
+    expected = found(wave(data, fused=False, precision="float64", device=torch.device("cpu")))
+    for name, mine in found(wave(data, fused=True, precision=precision, tiling=WAYS[way])).items():
+        assert (mine.double().cpu() - expected[name]).norm() / expected[name].norm() < bound, name
+
+
+FULL_SIZES = [
+    {"members": 4, "inner": 128, "rank": 64, "waves": True},
+    {"rank": 128, "inner": 64},
+    {"rank": 128, "inner": 64, "tiling": ManyTiling()},
+    {"rank": 64, "inner": 128, "tiling": ManyTiling()},
+    {"rank": 128, "inner": 64, "members": 12},
+]
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-5), ("tf32", 2e-3), ("bf16", 2e-2)])
-@pytest.mark.parametrize("sizes", [{"members": 4, "inner": 128, "rank": 64, "waves": True}, {"rank": 128, "inner": 64}])
+@pytest.mark.parametrize("sizes", FULL_SIZES, ids=str)
 def test_gradients_at_full_size(precision, bound, sizes):
     sizes, data = {"width": 64, **sizes}, rows(1_200, 26)
-    expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu"), **sizes))
+    plain = {name: value for name, value in sizes.items() if name != "tiling"}
+    expected = gradients(wave(data, fused=False, precision="float64", device=torch.device("cpu"), **plain))
     for name, found in gradients(wave(data, fused=True, precision=precision, **sizes)).items():
         error = (found.double().cpu() - expected[name]).norm() / expected[name].norm()
         assert error < bound, (name, error)

@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 import torch
 
-from deepbasis.engine.fused.arena import available, interpreted
+from deepbasis.engine.fused.machine import available, interpreted
 from deepbasis.engine.members import Ensemble, Member
 
 pytestmark = pytest.mark.skipif(

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
-from deepbasis.engine.fused.arena import Arena, usable, why_not
+from deepbasis.engine.fused.arena import Arena, why_not
+from deepbasis.engine.fused.machine import usable
 from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.recording import Recording
 from deepbasis.errors import InputError, NumericalError, check_number, check_positive_int, first_line

@@ -21,7 +21,6 @@ from deepbasis.errors import first_line
 
 log = logging.getLogger("deepbasis")
 
-_FEW_MEMBERS = 16  # for more, what torch compiles has the shorter step: it is taken if it is asked for
 _EVALUATIONS, _HARDLY = 10, 1e-4  # for L-BFGS: 1e-4 nats by row
 
 
@@ -60,8 +59,7 @@ class Wave:
         else:
             seeds, rows = [member.seed for member in members], data.present().to(device, dtype)
             self.source = Resident(rows, seeds, batch_size, team, bootstrap=settings.bootstrap)
-        many = settings.compile and len(members) > _FEW_MEMBERS
-        arena = None if many else fused.arena_for(self.stack, self.source, settings)
+        arena = fused.arena_for(self.stack, self.source, settings)
         n = total_weight(data).to(device, dtype).expand(len(members))
         steps = 1 if settings.exact else self.source.steps * settings.passes
         self.descent = Descent(self.stack, settings, settings.epochs * steps, team)

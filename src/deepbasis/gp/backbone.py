@@ -6,9 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from deepbasis.errors import InputError, check_positive_int
-
-NORM_EPSILON = 1e-5
-"""Added to the variance of what a norm divides."""
+from deepbasis.gp.norms import NORM_EPSILON
 
 
 class ResNet(nn.Module):

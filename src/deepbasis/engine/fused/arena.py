@@ -1,19 +1,12 @@
-"""Arenas: all numbers of a member in one row, so that a kernel finds each at a place that it knows.
+"""Arenas: all numbers of a member in one row, so that a kernel finds each at a place that it knows (`layout.py`)."""
 
-First come the parameters whose shapes do not depend on the table, in the order that the kernels know (`layers.py`);
-then the projection and the embedding. Each begins at a multiple of 16 numbers, for wide loads.
-"""
-
-import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from importlib.util import find_spec
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from deepbasis.engine.fused.layout import Launch, Layout, columns_of
 from deepbasis.gp.backbone import ResNet
 from deepbasis.gp.embedding import PeriodicLinear
 from deepbasis.gp.expansion import SiLU
@@ -21,11 +14,10 @@ from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP, Terms
 from deepbasis.gp.posterior import WeightPosterior
 
-_ROWS, _WARPS = 64, 8  # of a tile that predicts
+_ROWS, _WARPS = 32, 4  # of a tile that predicts
 _WIDTHS = (16, 32, 64, 128)
 _INNER = (16, 32, 64, 128, 256)
 _FREQUENCIES, _OUTPUTS = 8, 3
-_WAVES = ("backbone.embedding.c", "backbone.embedding.b", "backbone.embedding.W")
 
 
 def why_not(model: DeepBasisGP) -> str | None:
@@ -48,76 +40,6 @@ def why_not(model: DeepBasisGP) -> str | None:
     return None
 
 
-def _columns(backbone: ResNet) -> tuple[int, int]:
-    """Of the table, and of what the projection takes."""
-    width, embedding = backbone.project.in_features, backbone.embedding
-    return (width if embedding is None else embedding.columns), width  # type: ignore[return-value]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where each parameter of a model begins in its row, and what the kernels must know of it."""
-
-    places: dict[str, int]
-    numbers: int
-    """In a row."""
-    constants: dict[str, int]
-    """Widths, which are compiled into a kernel."""
-    arguments: dict[str, int]
-    """Places and the ends of loops, in the kernels' order."""
-
-    @classmethod
-    def of(cls, model: DeepBasisGP) -> "Layout":
-        backbone, rank = model.backbone, model.expansion.rank
-        assert isinstance(backbone, ResNet)
-        assert isinstance(rank, int)
-        shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-        inner = shapes["backbone.blocks.0.widen.weight"][0]
-        count = len(backbone.blocks)
-        order = [
-            f"backbone.blocks.{k}.{part}"
-            for k in range(count)
-            for part in ("norm.weight", "norm.bias", "narrow.bias", "widen.bias", "widen.weight", "narrow.weight")
-        ]
-        order += ["backbone.norm.weight", "backbone.norm.bias"]
-        order += ["expansion.linear.bias", "expansion.scale", "expansion.linear.weight"]
-        order += ["posterior.m", "posterior.log_diagonal", "posterior.lower"]
-        order += ["backbone.project.bias", "likelihood.raw", "mean", "backbone.project.weight"]
-        waves = _WAVES if backbone.embedding is not None else ()
-        places, at = {}, 0
-        for name in (*order, *waves):
-            places[name] = at
-            at += -(-prod(shapes[name]) // 16) * 16
-        assert set(places) == set(shapes), "a parameter has no place"
-        constants = {"H": backbone.width, "CHUNK": min(inner, 64), "R": rank, "PART": min(rank, 64)}
-        columns, width = _columns(backbone)
-        arguments = {
-            "waved": columns if waves else 0,
-            "bias": places["backbone.project.bias"],
-            "project": places["backbone.project.weight"],
-            "width": width,
-            **{key: places.get(name, 0) for key, name in zip(("waves", "turns_at", "mixing"), _WAVES, strict=True)},
-            "norm": places["backbone.norm.weight"],
-            "expansion": places["expansion.linear.bias"],
-            "posterior": places["posterior.m"],
-            "noise_at": places["likelihood.raw"],
-            "mean_at": places["mean"],
-            "count": count,
-            "inner": inner,
-            "rank": rank,
-        }
-        return cls(places, at, constants, arguments)
-
-    def filled(self, value: float, values: dict[str, float], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """One number for each of a row: that of its parameter, or `value` where there is none."""
-        sizes = sorted((place, name) for name, place in self.places.items())
-        row = torch.full((self.numbers,), value, dtype=dtype)
-        ends = [place for place, _ in sizes[1:]] + [self.numbers]
-        for (place, name), end in zip(sizes, ends, strict=True):
-            row[place:end] = values[name]
-        return row.to(device)
-
-
 class Arena:
     """The parameters of E stacked models in one tensor [E, numbers]; once bound, the leaves are parts of it.
 
@@ -131,7 +53,7 @@ class Arena:
         self._leaves, self._stacked = leaves, members > 1
         self._memories: list[dict[str, Tensor]] = []
         assert isinstance(template.backbone, ResNet)
-        self._columns, _ = _columns(template.backbone)
+        self._columns, _ = columns_of(template.backbone)
         for name, view in self.views(self.parameters, leaves).items():
             view.copy_(leaves[name].detach())
 
@@ -195,33 +117,3 @@ class Arena:
         constants = {**self.layout.constants, "ROWS": _ROWS, "PRECISION": "tf32x3", "HEAD": "tf32x3"}
         grid = (-(-n // _ROWS), members)
         return Launch(tiles.tile_terms, grid, arguments, {**constants, "num_warps": _WARPS, "num_stages": 1})
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A kernel, and what it is given."""
-
-    kernel: Any
-    grid: tuple[int, ...]
-    arguments: tuple[Any, ...]
-    constants: dict[str, Any]
-
-    def go(self) -> None:
-        self.kernel[self.grid](*self.arguments, **self.constants)
-
-    def compile(self) -> None:
-        self.kernel.warmup(*self.arguments, grid=self.grid, **self.constants)
-
-
-def available() -> bool:
-    """Whether there is a Triton to compile kernels with."""
-    return find_spec("triton") is not None
-
-
-def interpreted() -> bool:
-    """Whether Triton's interpreter runs kernels, without a GPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def usable(device: torch.device) -> bool:
-    return available() and (device.type == "cuda" or interpreted())

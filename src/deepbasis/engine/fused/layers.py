@@ -8,13 +8,17 @@ tiling; `gp/` has the same formulas in PyTorch, and is the reference.
 import triton
 import triton.language as tl
 
-from deepbasis.gp.backbone import NORM_EPSILON
+from deepbasis.engine.fused.machine import hopper, interpreted
+from deepbasis.gp.norms import NORM_EPSILON
 
 # An embedding has 8 waves a column, of which 3 numbers are made. 8 columns are taken at a time: 64 waves, 24 numbers
 # filled up to 32. They are written out, since a constant of this file is no number in Triton's interpreter.
 _PLAIN = tl.constexpr(16)  # columns at a time of the table itself
 _TURN = tl.constexpr(6.283185307179586)
 _NORM_EPSILON = tl.constexpr(NORM_EPSILON)
+_ASSEMBLER = tl.constexpr(not interpreted())  # Triton's interpreter has none
+# One instruction since Hopper; before it there is only a rounding of halves away from 0, which is four everywhere.
+_TO_TF32 = tl.constexpr(f"cvt.{'rn' if hopper() else 'rna'}.tf32.f32 $0, $1;")
 
 
 @triton.jit
@@ -32,26 +36,43 @@ def product(a, b, PRECISION: tl.constexpr):
 @triton.jit
 def _tf32(a):
     """Rounded to the nearest: the unit itself cuts off, always towards 0, which adds up."""
-    rounded = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    return tl.where(a == a, rounded, float("nan"))  # the bits of a NaN may overflow, to those of 0
+    if _ASSEMBLER:
+        rounded = tl.inline_asm_elementwise(_TO_TF32, "=f,f", [a], tl.float32, True, 1)
+    else:
+        rounded = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+        rounded = tl.where(a == a, rounded, float("nan"))  # the bits of a NaN may overflow, to those of 0
+    return rounded
 
 
 @triton.jit
-def _silu_slope(u):
+def sigmoid(u):
+    """In four instructions, within three units in the last place: Triton's own, with its division, are eleven."""
+    if _ASSEMBLER:
+        result = tl.inline_asm_elementwise(
+            "{.reg .f32 t; mul.f32 t, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3F800000;"
+            "rcp.approx.ftz.f32 $0, t;}", "=f,f", [u], tl.float32, True, 1)  # fmt: skip
+    else:
+        result = tl.sigmoid(u)
+    return result
+
+
+@triton.jit
+def silu_slope(u):
     """(silu(u), its derivative)."""
-    s = tl.sigmoid(u)
-    return u * s, s + u * s * (1.0 - s)
+    s = sigmoid(u)
+    a = u * s
+    return a, s + a - a * s
 
 
 @triton.jit
-def _normalised(g, H: tl.constexpr):
+def normalised(g, H: tl.constexpr):
     centred = g - (tl.sum(g, 1) / H)[:, None]
     scale = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 1) / H + _NORM_EPSILON)
     return centred * scale[:, None], scale
 
 
 @triton.jit
-def _normalised_back(slope, unit, scale, H: tl.constexpr):
+def normalised_back(slope, unit, scale, H: tl.constexpr):
     """From the gradient in the normalised rows to that in the rows: what changes their mean or length has none."""
     mean = tl.sum(slope, 1) / H
     along = tl.sum(slope * unit, 1) / H
@@ -59,28 +80,70 @@ def _normalised_back(slope, unit, scale, H: tl.constexpr):
 
 
 @triton.jit
-def _matrix(start, rows, columns, stride):
+def matrix(start, rows, columns, stride):
     """Elements [rows, columns] of a matrix with this many numbers in a row; or of its transpose, by turning both."""
     return tl.load(start + rows[:, None] * stride + columns[None, :])
 
 
 @triton.jit
-def _transposed(start, rows, columns, stride):
+def transposed(start, rows, columns, stride):
     return tl.load(start + columns[None, :] * stride + rows[:, None])
 
 
 @triton.jit
 def add(place, values, more):
-    """Values to a program's gradients: in place of what is there or, if it has had a tile before, added to it."""
-    tl.store(place, values + tl.load(place, mask=more, other=0.0))
+    """Values to a program's gradients: in place of what is there or, if it has had a tile before, added to it.
+
+    `more` is None if a program has one tile alone: each load that is not there saves its share of the compilation.
+    """
+    if more is None:
+        tl.store(place, values)
+    else:
+        tl.store(place, values + tl.load(place, mask=more, other=0.0))
 
 
 @triton.jit
 def _add_some(place, values, present, more):
-    tl.store(place, values + tl.load(place, mask=present & more, other=0.0), mask=present)
+    if more is None:
+        tl.store(place, values, mask=present)
+    else:
+        tl.store(place, values + tl.load(place, mask=present & more, other=0.0), mask=present)
 
 
 # ---- the input layer ------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def batch_rows(
+    order, weights, mask, step, e, members, tile, batch, n, mask_step, mask_member,
+    ROWS: tl.constexpr, WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    """Of a tile of a member's batch: the rows' numbers and their weights.
+
+    WEIGHTS is 0 for none, 1 for a weight of each row, 2 for those of each member.
+    """
+    now = tl.load(step)
+    place = tile * ROWS + tl.arange(0, ROWS)
+    there = place < batch
+    index = tl.load(order + (now * members + e) * batch + place, mask=there, other=0)
+    weight = tl.load(mask + now * mask_step + e * mask_member + place, mask=there, other=0.0)
+    if WEIGHTS > 0:
+        weight *= tl.load(weights + (e * n if WEIGHTS == 2 else 0) + index, mask=there, other=0.0)
+    return index, weight
+
+
+@triton.jit
+def whole_weight(
+    order, weights, mask, step, e, members, batch, n, mask_step, mask_member,
+    SOME: tl.constexpr, WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    """The sum of all weights of a member's batch, SOME at a time."""
+    whole = tl.zeros([SOME], tl.float32)
+    for at in range(0, batch, SOME):
+        _, weight = batch_rows(order, weights, mask, step, e, members, at // SOME, batch, n, mask_step, mask_member,
+                               SOME, WEIGHTS)  # fmt: skip
+        whole += weight
+    return tl.sum(whole)
 
 
 @triton.jit
@@ -190,7 +253,17 @@ def input_layer_back(
         _add_some(out + turns_at + k, tl.sum(of_turns, 0), there, more)
 
 
-# ---- blocks and basis -----------------------------------------------------------------------------------------------
+@triton.jit
+def sloped(x, index, slope, d, ROWS: tl.constexpr):
+    """<slope, x>, the straight line in the prior mean."""
+    total = tl.zeros([ROWS], tl.float32)
+    for at in range(0, d, _PLAIN):
+        values, column, there = _plain_columns(x, index, d, at)
+        total += tl.sum(values * tl.load(slope + column, mask=there, other=0.0)[None, :], 1)
+    return total
+
+
+# ---- blocks ---------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -209,13 +282,13 @@ def blocks(
             keep(kept, i, g, ROWS, H)
         # a block lies as norm.weight, norm.bias, narrow.bias, widen.bias, widen.weight, narrow.weight
         b = w + i * block_size
-        unit, _ = _normalised(g, H)
+        unit, _ = normalised(g, H)
         n = unit * tl.load(b + h)[None, :] + tl.load(b + H + h)[None, :]
         g += tl.load(b + 2 * H + h)[None, :]
         widen = b + 3 * H + inner
         for at in range(0, inner, CHUNK):
-            u = product(n, _transposed(widen, h, at + k, H), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
-            g += product(u * tl.sigmoid(u), _transposed(widen + inner * H, at + k, h, inner), PRECISION)
+            u = product(n, transposed(widen, h, at + k, H), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
+            g += product(u * sigmoid(u), transposed(widen + inner * H, at + k, h, inner), PRECISION)
     if KEEP:
         keep(kept, count, g, ROWS, H)
     return g
@@ -242,7 +315,7 @@ def blocks_back(
     for back in range(count):
         i = count - 1 - back
         b, to = w + i * block_size, out + i * block_size
-        unit, scale = _normalised(recall(kept, i, ROWS, H), H)
+        unit, scale = normalised(recall(kept, i, ROWS, H), H)
         weight = tl.load(b + h)
         n = unit * weight[None, :] + tl.load(b + H + h)[None, :]
         add(to + 2 * H + h, tl.sum(slope, 0), more)
@@ -251,98 +324,16 @@ def blocks_back(
         of_n = tl.zeros([ROWS, H], tl.float32)
         upright = tl.trans(slope)
         for at in range(0, inner, CHUNK):
-            W = _matrix(b + widen, at + k, h, H)  # [chunk, H]
+            W = matrix(b + widen, at + k, h, H)  # [chunk, H]
             u = product(n, tl.trans(W), PRECISION) + tl.load(b + 3 * H + at + k)[None, :]
-            a, a_slope = _silu_slope(u)
+            a, a_slope = silu_slope(u)
             add(to + narrow + h[:, None] * inner + (at + k)[None, :], product(upright, a, PRECISION), more)
-            of_u = product(slope, _matrix(b + narrow, h, at + k, inner), PRECISION) * a_slope
+            of_u = product(slope, matrix(b + narrow, h, at + k, inner), PRECISION) * a_slope
             add(to + 3 * H + at + k, tl.sum(of_u, 0), more)
             place = to + widen + (at + k)[:, None] * H + h[None, :]
             add(place, product(tl.trans(of_u), n, PRECISION), more)
             of_n += product(of_u, W, PRECISION)
         add(to + h, tl.sum(of_n * unit, 0), more)
         add(to + H + h, tl.sum(of_n, 0), more)
-        slope += _normalised_back(of_n * weight[None, :], unit, scale, H)
+        slope += normalised_back(of_n * weight[None, :], unit, scale, H)
     return slope
-
-
-@triton.jit
-def basis(g, w, norm, expansion, H: tl.constexpr, R: tl.constexpr, HEAD: tl.constexpr):
-    """phi = s silu(E silu(norm(g)) + e) and what its gradient needs. The expansion lies as bias, scale, weight."""
-    h, r = tl.arange(0, H), tl.arange(0, R)
-    unit, scale = _normalised(g, H)
-    z = unit * tl.load(w + norm + h)[None, :] + tl.load(w + norm + H + h)[None, :]
-    s = z * tl.sigmoid(z)
-    t = product(s, _transposed(w + expansion + 2 * R, h, r, H), HEAD) + tl.load(w + expansion + r)[None, :]
-    act, act_slope = _silu_slope(t)
-    return act * tl.load(w + expansion + R + r)[None, :], act, act_slope, s, z, unit, scale
-
-
-@triton.jit
-def basis_back(
-    of_phi, g, w, out, more, norm, expansion, H: tl.constexpr, R: tl.constexpr, HEAD: tl.constexpr,
-):  # fmt: skip
-    _, act, act_slope, s, z, unit, scale = basis(g, w, norm, expansion, H, R, HEAD)
-    h, r = tl.arange(0, H), tl.arange(0, R)
-    add(out + expansion + R + r, tl.sum(of_phi * act, 0), more)
-    of_t = of_phi * tl.load(w + expansion + R + r)[None, :] * act_slope
-    add(out + expansion + r, tl.sum(of_t, 0), more)
-    place = expansion + 2 * R + r[:, None] * H + h[None, :]
-    add(out + place, product(tl.trans(of_t), s, HEAD), more)
-    _, z_slope = _silu_slope(z)
-    of_z = product(of_t, tl.load(w + place), HEAD) * z_slope
-    add(out + norm + h, tl.sum(of_z * unit, 0), more)
-    add(out + norm + H + h, tl.sum(of_z, 0), more)
-    return _normalised_back(of_z * tl.load(w + norm + h)[None, :], unit, scale, H)
-
-
-# ---- q(w) -----------------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _columns_of_L(w, at, posterior, R: tl.constexpr, PART: tl.constexpr):
-    """[R, PART] of L. The mean, the log-diagonal and the lower part of q(w) lie behind each other."""
-    i, j = tl.arange(0, R)[:, None], at + tl.arange(0, PART)[None, :]
-    lower = tl.load(w + posterior + 2 * R + i * R + j, mask=i > j, other=0.0)
-    diagonal = tl.exp(tl.load(w + posterior + R + at + tl.arange(0, PART)))
-    return lower + tl.where(i == j, diagonal[None, :], 0.0)
-
-
-@triton.jit
-def variance(phi, w, posterior, rank, ROWS: tl.constexpr, R: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr):
-    """||L^T phi||^2 of each row, some columns of L at a time."""
-    var = tl.zeros([ROWS], tl.float32)
-    for at in range(0, rank, PART):
-        v = product(phi, _columns_of_L(w, at, posterior, R, PART), HEAD)
-        var += tl.sum(v * v, 1)
-    return var
-
-
-@triton.jit
-def variance_back(
-    of_phi, of_var, phi, w, out, more, posterior, rank,
-    R: tl.constexpr, PART: tl.constexpr, HEAD: tl.constexpr,
-):  # fmt: skip
-    """`of_phi` with what comes through the variance; the gradients of L on the way."""
-    upright = tl.trans(phi)
-    for at in range(0, rank, PART):
-        L = _columns_of_L(w, at, posterior, R, PART)
-        of_v = 2.0 * of_var[:, None] * product(phi, L, HEAD)
-        of_phi += product(of_v, tl.trans(L), HEAD)
-        of_L = product(upright, of_v, HEAD)
-        k = at + tl.arange(0, PART)
-        i, j = tl.arange(0, R)[:, None], k[None, :]
-        diagonal = tl.sum(tl.where(i == j, of_L, 0.0), 0)
-        add(out + posterior + R + k, diagonal * tl.exp(tl.load(w + posterior + R + k)), more)
-        add(out + posterior + 2 * R + i * R + j, tl.where(i > j, of_L, 0.0), more)
-    return of_phi
-
-
-@triton.jit
-def sloped(x, index, slope, d, ROWS: tl.constexpr):
-    """<slope, x>, the straight line in the prior mean."""
-    total = tl.zeros([ROWS], tl.float32)
-    for at in range(0, d, _PLAIN):
-        values, column, there = _plain_columns(x, index, d, at)
-        total += tl.sum(values * tl.load(slope + column, mask=there, other=0.0)[None, :], 1)
-    return total

@@ -3,14 +3,16 @@
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import ceil, log2
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Resident
-from deepbasis.engine.fused.arena import Arena, Launch, usable, why_not
+from deepbasis.engine.fused.arena import Arena, why_not
+from deepbasis.engine.fused.layout import Launch, Layout
+from deepbasis.engine.fused.machine import usable
+from deepbasis.engine.fused.ways import FULL, Given, ManyTiling, Products, Shares, Tiling, power
 from deepbasis.engine.members import Stack
 from deepbasis.engine.muon import Muon
 from deepbasis.engine.optimiser import BETAS, AdamW, Average, Optimiser, factor
@@ -23,11 +25,11 @@ log = logging.getLogger("deepbasis")
 
 _TRACES = {"dppgp": (True, True), "dppgp-detached": (True, False), "ppgp": (False, False), "elbo": (False, False)}
 """Of an objective: whether it has a trace term, and whether the gradient passes through its maximum."""
-_PRECISIONS = {"float32": ("tf32x3", "tf32x3"), "tf32": ("tf32", "tf32"), "bf16": ("bf16", "tf32x3")}
+_PRECISIONS = {"float32": (FULL, FULL), "tf32": ("tf32", "tf32"), "bf16": ("bf16", FULL)}
 """Of the network's products, and of those behind it."""
 _BLOCK = 1024  # numbers of an arena that one program steps
 _MOST_ROWS, _MOST_COLUMNS = 8_192, 1_024  # with more, PyTorch's large products are the better ones
-_MULTIPROCESSORS = 132  # of an H100 or H200
+_FEW_MEMBERS = 16  # for more, without products over all rows, what torch compiles is faster: if it is asked for
 _CORRECTED_STEPS = 20_000  # b2^t is below float32's rounding then
 
 
@@ -53,7 +55,11 @@ def _uncovered(stack: Stack, source: object, settings: Settings) -> str | None:
         return "they know targets of one number"
     if source.batch_size > _MOST_ROWS or source.data.x.shape[1] > _MOST_COLUMNS:
         return f"they take batches of up to {_MOST_ROWS} rows and {_MOST_COLUMNS} columns"
-    return why_not(stack.template)
+    reason = why_not(stack.template)
+    if reason is None and settings.compile and stack.size > _FEW_MEMBERS:
+        faster = not Products.pay(Layout.of(stack.template), stack.size, source.batch_size)
+        return f"what torch compiles is faster for {stack.size} members" if faster else None
+    return reason
 
 
 class Plain(Protocol):
@@ -82,9 +88,9 @@ class FusedSteps:
         settings: Settings,
         total_steps: int,
     ) -> None:
-        from deepbasis.engine.fused import tiles, updates  # Triton takes a moment, and few processes need it
+        from deepbasis.engine.fused import updates  # Triton takes a moment, and few processes need it
 
-        self._tiles, self._updates = tiles, updates
+        self._updates = updates
         stack, source = plain.stack, plain.source
         assert isinstance(source, Resident)
         self.stack, self.source, self.loss_sum = stack, source, plain.loss_sum
@@ -124,49 +130,41 @@ class FusedSteps:
         self._slope = stack.buffers.get("slope")
         self._slopes = arena.slopes(self._slope, source.data.x.shape[1])
         trace, through = _TRACES[settings.objective]
-        self._trace = trace and bool((plain.alpha != 0).any())
         expected = settings.objective == "elbo"
         self._kl_weights = ((1.0 if expected else plain.beta) / plain.n).float().contiguous()
-        self._alphas = plain.alpha.float().contiguous()
-        self.tile(Tiling.chosen(E, self._batches.order.shape[-1]))
         self._blocks = -(-N // _BLOCK)
         self._squares = torch.zeros(E, self._blocks, device=device)
         self._divergences = torch.zeros(E, self._blocks, device=device)
-        network, head = _PRECISIONS[settings.precision]
         likelihood = stack.template.likelihood
         assert isinstance(likelihood, GaussianLikelihood)
-        self._floor = likelihood.floor
-        weights = self._batches.weights
-        self._common: dict[str, Any] = {
-            **layout.constants,
-            "WEIGHTS": 0 if weights is None else weights.dim(),
-            "PRECISION": network,
-            "HEAD": head,
-        }
-        self._gradient_constants = {
-            "TRACE": self._trace,
-            "THROUGH": through,
-            "EXPECTED": expected,
-        }
-        self._stepping = {
+        alphas, precisions = plain.alpha.float().contiguous(), _PRECISIONS[settings.precision]
+        self._given = Given(
+            layout, self.parameters, source.data, self._slopes, self._batches, self.count, alphas, self._kl_weights,
+            likelihood.floor,
+            trace and bool((alphas != 0).any()), through, expected, precisions,
+        )  # fmt: skip
+        self.way: Shares | Products
+        self.tile(self._chosen())
+        self._stepping: dict[str, Any] = {
             "CLIP": settings.clip is not None,
             "AVERAGE": average is not None,
-            "MOST_BLOCKS": _power(self._blocks),
+            "MOST_BLOCKS": power(self._blocks),
         }
         self._limit = 0.0 if settings.clip is None else settings.clip
         self._slowest = 0.0 if settings.average is None else 1.0 - settings.average
-        self._matrices(settings, network)
+        self._matrices(settings, precisions[0])
 
-    def tile(self, tiling: "Tiling") -> None:
-        """Use this tiling, and take the memory that it needs."""
-        E, device, H = self.stack.size, self.stack.device, self.layout.constants["H"]
-        self._tiling, self._tile_count = tiling, ceil(self._batches.order.shape[-1] / tiling.rows)
-        self._programs = programs = ceil(self._tile_count / tiling.tiles)
-        self._shares = torch.zeros(E, programs, self.layout.numbers, device=device)
-        self._kept = torch.empty(E, programs, self.layout.arguments["count"] + 1, tiling.rows, H, device=device)
-        self._losses = torch.zeros(E, programs, device=device)
-        self._found = torch.zeros(E, self._tile_count, device=device)
-        self._place_found = torch.zeros(E, self._tile_count, dtype=torch.int32, device=device)
+    def tile(self, tiling: Tiling | ManyTiling) -> None:
+        """Go this way, in these tiles, and take the memory that it needs."""
+        if isinstance(tiling, Tiling):
+            self.way = Shares(self._given, tiling)
+        else:
+            self.way = Products(self._given, self.gradients.zero_(), tiling)
+
+    def _chosen(self) -> Tiling | ManyTiling:
+        members, batch = self.stack.size, self._batches.order.shape[-1]
+        many = Products.pay(self.layout, members, batch)
+        return ManyTiling.chosen(members, batch, self._given.precisions) if many else Tiling.chosen(members, batch)
 
     def _matrices(self, settings: Settings, precision: str) -> None:
         if self._muon is None:
@@ -182,7 +180,12 @@ class FusedSteps:
         self._places = torch.tensor(places, dtype=torch.int32, device=device)
         self._strides = torch.tensor(strides, dtype=torch.int32, device=device)
         self._muon_numbers = (settings.muon_rate, settings.weight_decay)
-        self._muon_constants = {"LOW": min(H, inner), "HIGH": max(H, inner), "PRECISION": precision, "num_warps": 8}
+        self._muon_constants: dict[str, Any] = {
+            "LOW": min(H, inner),
+            "HIGH": max(H, inner),
+            "PRECISION": precision,
+            "num_warps": 8,
+        }
 
     def set_step(self, step: int) -> None:
         self.count.fill_(step)
@@ -196,7 +199,7 @@ class FusedSteps:
 
     def compile(self) -> None:
         """All kernels at once, in threads: most of the work is outside of Python. They are kept on disk."""
-        launches = [*self._launches(), self._arena.trial()]
+        launches = [self._arena.trial(), *self._launches()]  # the one that takes longest is first
         with ThreadPoolExecutor(len(launches)) as pool:
             list(pool.map(Launch.compile, launches))
 
@@ -206,35 +209,23 @@ class FusedSteps:
 
     def _launches(self) -> list[Launch]:
         """The kernels of a step, with what they are given: the same at every step."""
-        E, N, b = self.stack.size, self.layout.numbers, self._batches
-        data, batch = self.source.data, b.order.shape[-1]
-        rows = (b.order, self._losses if b.weights is None else b.weights, b.mask, b.step)
-        sizes = (N, E, batch, len(data), data.x.shape[1], self._tile_count, *b.mask.stride()[:2])
-        found, places = (self._found, self._place_found), self.layout.arguments.values()
-        constants = {**self._common, "ROWS": self._tiling.rows, "num_warps": self._tiling.warps, "num_stages": 1}
+        E, N, b, way = self.stack.size, self.layout.numbers, self._batches, self.way
         last, corrected = len(self._factors) - 1, len(self._corrections) - 1
-        launches = []
-        if self._trace:
-            arguments = (self.parameters, data.x, *rows, self._kept, *found, *sizes, *places)
-            launches += [Launch(self._tiles.largest_prior, (E, self._tile_count), arguments, constants)]
-        arguments = (
-            self.parameters, self._shares, self._kept, self._losses, data.x, data.y, self._slopes, *rows, self.count,
-            self._alphas, *found, *sizes, *places, self._floor,
+        launches = way.launches()
+        complete = isinstance(way, Products)  # what has no shares is only squared, if it is to be clipped
+        arguments: tuple[Any, ...] = (
+            self.parameters, way.shares, self.gradients, self._kinds, self._kl_weights, self._squares,
+            self._divergences, b.step, int(b.advance and not complete), N, way.programs,
         )  # fmt: skip
-        of_tiles = {"TILES": self._tiling.tiles, "MOST_TILES": _power(self._tile_count)}
-        constants = {**constants, **self._gradient_constants, **of_tiles}
-        launches += [Launch(self._tiles.tile_gradients, (E, self._programs), arguments, constants)]
-        arguments = (
-            self.parameters, self._shares, self.gradients, self._kinds, self._kl_weights, self._squares,
-            self._divergences, b.step, int(b.advance), N, self._programs,
-        )  # fmt: skip
-        launches += [Launch(self._updates.gather, (E, self._blocks), arguments, {"BLOCK": _BLOCK})]
+        if not complete or self._stepping["CLIP"]:
+            constants = {"BLOCK": _BLOCK, "COMPLETE": complete}
+            launches += [Launch(self._updates.gather, (E, self._blocks), arguments, constants)]
         arguments = (
             self.parameters, self.gradients, self._first, self._second, self._mean, self._rates, self._decays,
-            self._factors, self._corrections, self._squares, self._divergences, self._losses, self.loss_sum,
-            self.count, N, self._blocks, self._programs, last, corrected, self._limit, self._slowest,
+            self._factors, self._corrections, self._squares, self._divergences, way.losses, self.loss_sum,
+            self.count, N, self._blocks, way.programs, last, corrected, self._limit, self._slowest,
         )  # fmt: skip
-        constants = {**self._stepping, "MOST_PROGRAMS": _power(self._programs), "BLOCK": _BLOCK}
+        constants = {**self._stepping, "MOST_PROGRAMS": power(way.programs), "BLOCK": _BLOCK}
         launches += [Launch(self._updates.adamw, (E, self._blocks), arguments, constants)]
         if self._muon is not None:
             arguments = (
@@ -245,23 +236,3 @@ class FusedSteps:
             constants = {**self._stepping, **self._muon_constants}
             launches += [Launch(self._updates.muon, (E, len(self._places)), arguments, constants)]
         return launches
-
-
-class Tiling(NamedTuple):
-    """Rows in a tile, tiles that a program takes one after another, and the warps of a program."""
-
-    rows: int
-    tiles: int
-    warps: int
-
-    @classmethod
-    def chosen(cls, members: int, batch: int) -> "Tiling":
-        """Many small tiles for a few members, which have an SM each; larger ones, and several a program, for many."""
-        rows = 16 if members * ceil(batch / 16) <= 2 * _MULTIPROCESSORS else 32
-        tiles = max(1, members * ceil(batch / rows) // (4 * _MULTIPROCESSORS))
-        return cls(rows, tiles, 8)
-
-
-def _power(number: int) -> int:
-    """The smallest power of two that is not smaller, and at least 128: fewer kernels to compile."""
-    return 1 << max(7, ceil(log2(max(2, number))))

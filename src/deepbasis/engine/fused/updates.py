@@ -21,11 +21,12 @@ _A, _B, _C = tl.constexpr(NEWTON_SCHULZ[0]), tl.constexpr(NEWTON_SCHULZ[1]), tl.
 @triton.jit
 def gather(
     parameters, shares, gradients, kinds, kl_weights, squares, divergences, step, advance, numbers,
-    programs, BLOCK: tl.constexpr,
+    programs, COMPLETE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block of a member's gradient: the programs' shares, always added in the same order, and that of the KL.
 
-    Also the block's part of the squared norm, and of the KL, times its weight in the loss.
+    Also the block's part of the squared norm, and of the KL, times its weight in the loss. COMPLETE is whether all but
+    the norm is there already.
     """
     e, block = tl.program_id(0), tl.program_id(1)
     if (e == 0) & (block == 0):
@@ -35,17 +36,18 @@ def gather(
     total = tl.zeros([BLOCK], tl.float32)
     for program in range(programs):
         total += tl.load(shares + (e * programs + program) * numbers + at, mask=there, other=0.0)
-    kind = tl.load(kinds + at, mask=there, other=0)
-    value = tl.load(parameters + e * numbers + at, mask=there, other=0.0)
-    weight = tl.load(kl_weights + e)
-    of_diagonal = tl.exp(2.0 * tl.where(kind == _LOGARITHM, value, 0.0))
-    slope = tl.where(kind == _SQUARE, value, tl.where(kind == _LOGARITHM, of_diagonal - 1.0, 0.0))
-    part = tl.where(kind == _SQUARE, 0.5 * value * value, 0.0)
-    part += tl.where(kind == _LOGARITHM, 0.5 * of_diagonal - value - 0.5, 0.0)
-    total += weight * slope
-    tl.store(gradients + e * numbers + at, total, mask=there)
+    if not COMPLETE:
+        kind = tl.load(kinds + at, mask=there, other=0)
+        value = tl.load(parameters + e * numbers + at, mask=there, other=0.0)
+        weight = tl.load(kl_weights + e)
+        of_diagonal = tl.exp(2.0 * tl.where(kind == _LOGARITHM, value, 0.0))
+        slope = tl.where(kind == _SQUARE, value, tl.where(kind == _LOGARITHM, of_diagonal - 1.0, 0.0))
+        part = tl.where(kind == _SQUARE, 0.5 * value * value, 0.0)
+        part += tl.where(kind == _LOGARITHM, 0.5 * of_diagonal - value - 0.5, 0.0)
+        total += weight * slope
+        tl.store(gradients + e * numbers + at, total, mask=there)
+        tl.store(divergences + e * tl.num_programs(1) + block, weight * tl.sum(part))
     tl.store(squares + e * tl.num_programs(1) + block, tl.sum(total * total))
-    tl.store(divergences + e * tl.num_programs(1) + block, weight * tl.sum(part))
 
 
 @triton.jit
