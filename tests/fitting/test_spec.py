@@ -97,6 +97,7 @@ def test_the_helps_name_the_numbers_of_the_default_recipe():
     assert f"auto: {large.embedding}, or fourier" in helps("embedding")
     assert f"auto is {small.embedding} up to {rows}" in helps("embedding")
     assert f"more than {large.embedding_columns} encoded columns" in helps("embedding")
+    assert f"up to {large.embedding_flags} of them" in helps("embedding")
     assert (large.weight_decay, large.rival_decay) == (gpu.weight_decay, gpu.rival_decay)
     assert f"auto: {large.weight_decay:g}, or {large.rival_decay:g} where" in helps("weight_decay")
     assert f"Above {rows}" in helps("weight_decay")

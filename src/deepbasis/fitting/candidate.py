@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from deepbasis.engine.settings import Settings
 from deepbasis.fitting.kinds import AUTO, CLASSES
-from deepbasis.fitting.plan import Architecture, Candidate, Facts
+from deepbasis.fitting.plan import WAVES, Architecture, Candidate, Facts
 from deepbasis.fitting.recipe import (
     HALF,
     RECIPES,
@@ -90,6 +90,7 @@ def candidate(spec: Spec, recipe: Recipe, facts: Facts, on_gpu: bool, max_steps:
         precision=spec.dtype,
         compile=on_gpu and steps >= _COMPILE_STEPS if spec.compile == AUTO else bool(spec.compile),
     )
+    embedding = _embedding(spec, recipe, networks, facts)
     architecture = Architecture(
         method=spec.method,
         likelihood=spec.likelihood,
@@ -97,12 +98,15 @@ def candidate(spec: Spec, recipe: Recipe, facts: Facts, on_gpu: bool, max_steps:
         width=spec.width,
         blocks=spec.blocks,
         inner=networks.inner_factor * spec.width if spec.inner == AUTO else int(spec.inner),
-        embedding=_embedding(spec, recipe, networks, facts),
+        embedding=embedding,
         trend=_trend(spec, recipe, facts),
         jitter=recipe.shallow_jitter if kernel else JITTER,
         edges=facts.edges if spec.likelihood == INTERVAL else (),
         classes=facts.classes,
         outputs=facts.outputs,
+        flags=facts.flags
+        if facts.classes and embedding == WAVES and facts.columns > networks.embedding_columns
+        else (),
     )
     return Candidate(
         architecture=architecture,
@@ -135,6 +139,8 @@ def _embedding(spec: Spec, recipe: Recipe, networks: Networks, facts: Facts) -> 
         return "none"
     if 2 <= facts.number_columns <= recipe.coordinates and facts.rows > recipe.small_rows:
         return "fourier"
+    if facts.classes and networks.embedding == WAVES and len(facts.flags) <= networks.embedding_flags:
+        facts = replace(facts, columns=facts.columns - len(facts.flags))
     return networks.embedding if facts.columns <= networks.embedding_columns else "none"
 
 

@@ -147,7 +147,7 @@ def _rivals(spec: Spec, recipe: Recipe, network: Candidate, facts: Facts, on_gpu
     is_map = network.architecture.embedding == "fourier"
     if asked or is_map or decay is None or settings.exact or steps < 8 * recipe.race_steps:
         return []
-    plain = replace(network.architecture, embedding="none")
+    plain = replace(network.architecture, embedding="none", flags=())
     return [replace(network, architecture=plain, settings=replace(settings, weight_decay=decay))]
 
 

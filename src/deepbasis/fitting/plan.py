@@ -18,11 +18,16 @@ from deepbasis.engine.members import Member
 from deepbasis.engine.settings import Settings
 from deepbasis.errors import check_number, counted
 from deepbasis.gp.build import build
+from deepbasis.gp.embedding import PeriodicLinear
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.registry import LIKELIHOODS
 
 T = TypeVar("T")
+
+
+WAVES = "periodic-linear"
+"""The embedding that knows columns of 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Facts:
     """As encoded."""
     number_columns: int = 0
     """Number columns, if all columns that vary are numbers without gaps; otherwise 0."""
+    flags: tuple[int, ...] = ()
+    """Encoded columns that hold 0 and 1."""
     grouped: bool = False
     streamed: bool = False
     target: str = "identity"
@@ -78,9 +85,14 @@ class Architecture:
     """Of an interval likelihood."""
     classes: int = 0
     outputs: int = 0
+    flags: Sequence[int] = ()
+    """Columns that the embedding takes for 0 and 1."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edges", tuple(self.edges))
+        object.__setattr__(self, "flags", tuple(self.flags))
+        if self.flags and self.embedding != WAVES:
+            raise ValueError(f"the embedding {self.embedding!r} knows no columns of 0 and 1")
 
     def build(self, columns: int, member: Member) -> DeepBasisGP:
         all_needs = {"edges": self.edges, "classes": self.classes, "outputs": self.outputs}
@@ -92,7 +104,7 @@ class Architecture:
             width=self.width,
             blocks=self.blocks,
             inner=self.inner,
-            embedding=self.embedding,
+            embedding=partial(PeriodicLinear, columns, flags=self.flags) if self.flags else self.embedding,
             likelihood=partial(LIKELIHOODS[self.likelihood], **needs) if needs else self.likelihood,
             noise=member.noise,
             slope=member.slope,
