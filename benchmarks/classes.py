@@ -147,7 +147,11 @@ def main() -> None:
     print(one_line(describe()))
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        with (arguments.out / "classes.csv").open("w", newline="") as file:
+        path, made = arguments.out / "classes.csv", {row["table"] for row in found}
+        if path.exists():  # tables that were not made now stay
+            with path.open(newline="") as file:
+                found = [row for row in csv.DictReader(file) if row["table"] not in made] + found
+        with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(dict.fromkeys(key for row in found for key in row)))
             writer.writeheader()
             writer.writerows(found)

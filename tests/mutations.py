@@ -77,6 +77,15 @@ MUTATIONS = [
         ("fitting/test_distance.py",),
     ),
     # ---- few rows
+    fitting("alternatives: the worse is taken", "run", "(theirs < ours)", "(theirs > ours)", "censored"),
+    gp("waves of flags: 0 and 1 are exchanged", "embedding", "(at_1 - at_0)", "(at_0 - at_1)", "embedding"),
+    Mutation(
+        "gaps are no flags",
+        "tables/encoders.py",
+        "[True] * (self.width - others)",
+        "[True] * (self.width - others - self.missing) + [False] * self.missing",
+        ("tables/test_preprocessing.py",),
+    ),
     gp(
         "the prior is of the lengthscales",
         "expansion",

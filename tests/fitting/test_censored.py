@@ -1,14 +1,24 @@
 """`fit(X, y, lower=, upper=)`: a target of which some rows are only known to lie between bounds."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from deepbasis import DeepBasisRegressor, InputError
+from deepbasis.fitting.data import TableData
+from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.known import evaluate_file
+from deepbasis.fitting.run import fit_table
+from deepbasis.fitting.spec import Spec
+from deepbasis.fitting.train import Execution
+from deepbasis.tables.table import Table
+from support.recipes import DEFAULT, recipe
 from support.regressors import Floats, easy, small
+from support.runs import Watch, ctrl_c
 
 pytestmark = pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # a few steps do not make a model
 
@@ -80,6 +90,63 @@ def test_members_that_hold_out_other_rows_weights_and_validation_rows():
     small(validation_fraction="auto", members=4).fit(X, seen, upper=upper, sample_weight=np.arange(200) % 3)
     watched = small().fit(X[:150], seen[:150], upper=upper[:150], X_val=X[150:], y_val=truth[150:])
     assert watched.validation_["concordance"] > 0.5
+
+
+def by_default(**changes: Any) -> DeepBasisRegressor:
+    """All but the sizes is "auto"."""
+    sizes = {"width": 8, "blocks": 1, "rank": 8, "members": 2, "random_state": 0, "device": "cpu"}
+    return DeepBasisRegressor(target="log", **{**sizes, "recipe": recipe("few steps", small=FEW), **changes})
+
+
+FEW = replace(DEFAULT.small, fewest_steps=150, most_steps=150, embedding="none", alphas=(0.1,))
+
+
+def test_a_small_table_has_a_kernel_beside_the_networks(tmp_path):
+    """Trained on the same rows, and taken where its members score better on what they hold out."""
+    X, seen, truth = times(120)
+    known = {"upper": upper_of(seen, truth)}
+    network, kernel = by_default().plan(X, seen, **known).candidates
+    assert (network.architecture.method, network.settings.objective) == ("dbk-silu", "dppgp")
+    assert (kernel.architecture.method, kernel.settings.objective, kernel.members) == ("sv-rbf", "elbo", 2)
+    assert kernel.architecture.likelihood == "censored"
+    assert "the best on held-out rows is kept" in str(by_default().plan(X, seen, **known))
+    found = {method: by_default(method=method).fit(X, seen, **known) for method in ("auto", "dbk-silu")}
+    auto, alone = found["auto"], found["dbk-silu"]
+    assert auto.method_ == "sv-rbf"
+    assert len(auto.fitted_.models) == 2
+    auto.save(tmp_path / "m")
+    again = DeepBasisRegressor.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict(X), auto.predict(X))
+    assert [h["validation"].min() for h in auto.history_] < [h["validation"].min() for h in alone.history_]
+    slow = by_default(recipe=recipe("hopeless", small=FEW, shallow_learning_rate=1e-9)).fit(X, seen, **known)
+    np.testing.assert_array_equal(slow.predict(X), alone.predict(X))
+    assert slow.fitted_.chosen == 0
+
+
+def test_an_interrupt_leaves_the_networks():
+    X, seen, truth = times(120)
+    table = Table.read(X, seen, upper=upper_of(seen, truth))
+    spec = Spec.of(by_default())
+    data = TableData.of(spec, table)
+    fitted = fit_table(spec, make_plan(spec, data.facts(spec)), data, Execution(progress=Watch(1, 1, ctrl_c)))
+    assert fitted.interrupted
+    assert fitted.chosen == 0
+    assert np.isfinite(fitted.predict(X).mean).all()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"method": "dbk-silu"}, {"embedding": "periodic"}, {"recipe": "paper"}, {"objective": "ppgp"}], ids=str
+)
+def test_others_have_no_kernel_beside_them(changes):
+    X, seen, truth = times(60)
+    assert len(by_default(**changes).plan(X, seen, upper=upper_of(seen, truth)).candidates) == 1
+
+
+def test_groups_and_long_tables_have_no_kernel_beside_them():
+    X, seen, truth = times(2_400)
+    upper = upper_of(seen, truth)
+    assert len(by_default().plan(X, seen, upper=upper).candidates) == 1
+    assert len(by_default().plan(X[:99], seen[:99], groups=np.arange(99) // 3, upper=upper[:99]).candidates) == 1
 
 
 @pytest.mark.slow

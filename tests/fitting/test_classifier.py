@@ -105,6 +105,26 @@ def test_a_forged_file_is_refused(tmp_path: Path, forge: Any) -> None:
         DeepBasisClassifier.load(path)
 
 
+@pytest.mark.filterwarnings("ignore::deepbasis.errors.FitWarning")  # one epoch is not for predicting
+def test_waves_of_many_categories_come_back_from_a_file(tmp_path: Path) -> None:
+    """Columns that the members take for 0 and 1 are those that the table has."""
+    rng, path = np.random.default_rng(0), tmp_path / "model.safetensors"
+    X = pd.DataFrame(rng.choice(list("abcdefghijklmnopqrst"), (2_600, 4)), columns=list("ABCD"))
+    X["size"] = rng.normal(size=len(X))
+    model = small_classifier(epochs=1, members=1).fit(X, np.where(X["A"] > "k", "high", "low"))
+    assert model.embedding_ == "periodic-linear"
+    assert model.fitted_.architecture.flags == tuple(range(80)) == model.fitted_.preprocessor.flags
+    model.save(path)
+    np.testing.assert_array_equal(DeepBasisClassifier.load(path).predict_proba(X[:50]), model.predict_proba(X[:50]))
+    tensors, metadata = storage.load(path, KIND)
+    for flags in (list(range(79)), list(range(1, 81)), [0.0], "0", [80]):
+        for architecture in (metadata["architecture"], metadata["plan"]["candidates"][0]["architecture"]):
+            architecture["flags"] = flags
+        storage.save(path, KIND, tensors, metadata)
+        with pytest.raises(FileFormatError):
+            DeepBasisClassifier.load(path)
+
+
 def test_class_weight_is_a_weight_of_rows() -> None:
     X, y = three()
     mass = pd.Series(y).map(pd.Series(y).value_counts()).to_numpy()

@@ -149,6 +149,23 @@ def test_a_shallow_kernel_trained_exactly_is_trained_by_l_bfgs_to_the_end(change
     assert (settings.selection, settings.optimiser, settings.learning_rate) == (selection, optimiser, rate)
 
 
+def test_classes_have_waves_of_a_wide_table_whose_columns_are_mostly_flags():
+    """Those cost little: they have two values. Of numbers nothing was measured."""
+
+    def told(**facts: Any) -> tuple[str, tuple[int, ...]]:
+        found = network(10**4, spec={"likelihood": "classes"} if facts.get("classes") else {}, **facts).architecture
+        return found.embedding, found.flags
+
+    flags = tuple(range(6, 130))
+    assert told(columns=130, flags=flags, classes=2) == ("periodic-linear", flags)
+    assert told(columns=130, flags=flags) == ("none", ())
+    assert told(columns=250, flags=flags, classes=2) == ("periodic-linear", flags)
+    assert told(columns=260, flags=flags, classes=2) == ("none", ())
+    assert told(columns=60, flags=flags[:50], classes=2) == ("periodic-linear", ())
+    assert told(columns=400, flags=tuple(range(6, 400)), classes=2) == ("none", ())
+    assert network(10**3, spec={"likelihood": "classes"}, columns=130, flags=flags, classes=2).architecture.flags == ()
+
+
 # ---- before the network ---------------------------------------------------------------------------------------------
 
 

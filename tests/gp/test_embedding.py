@@ -16,7 +16,7 @@ from deepbasis.engine.training import train
 from deepbasis.errors import CheckpointMismatchError, InputError
 from deepbasis.gp.backbone import ResNet
 from deepbasis.gp.build import build
-from deepbasis.gp.embedding import Fourier, Periodic, PiecewiseLinear, quantile_edges
+from deepbasis.gp.embedding import Fourier, Periodic, PeriodicLinear, PiecewiseLinear, quantile_edges
 from deepbasis.gp.expansion import SiLU
 from deepbasis.gp.posterior import WeightPosterior
 from support.own import METHODS
@@ -26,6 +26,8 @@ EDGES = torch.tensor([[0.0, 1.0, 3.0], [-1.0, -1.0, 2.0], [0.5, 2.5, 2.5]], dtyp
 
 MAKE: dict[str, Callable[[], nn.Module]] = {
     "periodic": lambda: Periodic(D, 4, scale=0.5),
+    "periodic-linear": lambda: PeriodicLinear(D, 4, 2),
+    "with a flag": lambda: PeriodicLinear(D, 4, 2, flags=[1]),
     "fourier": lambda: Fourier(D, 5, lowest=0.2, highest=2.0, falloff=0.5),
     "piecewise-linear": lambda: PiecewiseLinear(EDGES),
 }
@@ -54,6 +56,25 @@ def test_periodic_by_hand(dtype):
         expected = [*row, *map(math.sin, angles), *map(math.cos, angles)]
         assert encoded == pytest.approx(expected, abs=1e-5 if dtype == torch.float32 else 1e-12)
     assert embedding.width == len(expected) == 14
+
+
+def test_waves_of_flags_are_those_of_any_column(dtype):
+    """At 0 and 1, with the same parameters; numbers come before flags. Between them they are a straight line."""
+    x = torch.cat([inputs(20, dtype), inputs(20, dtype) > 0.0], 1)[:, [0, 3, 4, 1, 5, 2]]  # 1, 2 and 4 are flags
+    flagged = PeriodicLinear(6, 4, 2, flags=[1, 2, 4]).to(dtype)
+    plain = PeriodicLinear(6, 4, 2).to(dtype)
+    plain.load_state_dict(flagged.state_dict())
+    order = [0, 3, 5, 1, 2, 4]
+    torch.testing.assert_close(flagged(x), plain(x[:, order]), rtol=1e-5, atol=1e-5)
+    half = torch.tensor([0.0, 0.5, 1.0], dtype=dtype)[:, None].expand(3, 6)
+    low, middle, high = flagged(half)
+    torch.testing.assert_close(middle[-6:], 0.5 * (low + high)[-6:])
+
+
+@pytest.mark.parametrize("flags", [[3], [-1], [1, 1], [2, 1]], ids=str)
+def test_flags_are_columns_in_ascending_order(flags):
+    with pytest.raises(InputError, match="flags must be columns from 0 to 2, each once and in ascending order"):
+        PeriodicLinear(3, flags=flags)
 
 
 def test_frequencies_start_normal_with_their_scale():

@@ -177,6 +177,19 @@ CELLS = {
 }
 
 
+def test_flags_are_the_columns_of_0_and_1():
+    """Categories, gaps and single values of a number; not truth values, which are -1 and 1."""
+    table = mixed_table(3_000)
+    table["gain"] = np.where(np.arange(3_000) % 4 == 0, np.arange(3_000) % 41, 0)
+    fitted = Preprocessor.fit(*read_columns(table), spikes_above=2_000)
+    x = fitted.transform(table)
+    binary = [k for k in range(fitted.width) if set(np.unique(x[:, k])) <= {0.0, 1.0}]
+    assert list(fitted.flags) == binary
+    names = [fitted.feature_names_out[k] for k in binary]
+    assert {"city=Rome", "size=S", "age (missing)", "gain=4", "city (missing)"} <= set(names)
+    assert Preprocessor.fit(*read_columns(pd.DataFrame({"a": [1.0, 1.0]}))).flags == ()
+
+
 def test_nothing_but_constants_gives_a_column_of_zeros():
     preprocessor = fitted(np.ones((3, 2)))
     assert preprocessor.feature_names_out == ["constant"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from deepbasis.engine.settings import Settings
 from deepbasis.fitting.kinds import AUTO, CLASSES
-from deepbasis.fitting.plan import Architecture, Candidate, Facts
+from deepbasis.fitting.plan import WAVES, Architecture, Candidate, Facts
 from deepbasis.fitting.recipe import (
     HALF,
     RECIPES,
@@ -25,6 +25,7 @@ from deepbasis.gp.methods import METHODS
 NETWORK = "dbk-silu"
 """What method="auto" tries on every table."""
 
+_FEW_COLUMNS = 64  # up to here waves of columns of 0 and 1 cost little, and are taken as those of others
 _COMPILE_STEPS = 50_000  # from here on compiling pays on a GPU
 
 
@@ -97,6 +98,7 @@ def candidate(
         precision=spec.dtype,
         compile=on_gpu and steps >= _COMPILE_STEPS if spec.compile == AUTO else bool(spec.compile),
     )
+    embedding = _embedding(spec, recipe, networks, facts)
     architecture = Architecture(
         method=spec.method,
         likelihood=spec.likelihood,
@@ -104,12 +106,13 @@ def candidate(
         width=spec.width,
         blocks=spec.blocks,
         inner=networks.inner_factor * spec.width if spec.inner == AUTO else int(spec.inner),
-        embedding=_embedding(spec, recipe, networks, facts),
+        embedding=embedding,
         trend=_trend(spec, recipe, facts),
         jitter=recipe.shallow_jitter if kernel else JITTER,
         edges=facts.edges if spec.likelihood == INTERVAL else (),
         classes=facts.classes,
         outputs=facts.outputs,
+        flags=facts.flags if facts.classes and embedding == WAVES and facts.columns > _FEW_COLUMNS else (),
     )
     return Candidate(
         architecture=architecture,
@@ -142,6 +145,8 @@ def _embedding(spec: Spec, recipe: Recipe, networks: Networks, facts: Facts) -> 
         return "none"
     if 2 <= facts.number_columns <= recipe.coordinates and facts.rows > recipe.small_rows:
         return "fourier"
+    if facts.classes and networks.embedding == WAVES and len(facts.flags) <= networks.embedding_flags:
+        facts = replace(facts, columns=facts.columns - len(facts.flags))
     return networks.embedding if facts.columns <= networks.embedding_columns else "none"
 
 

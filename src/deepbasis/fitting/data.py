@@ -184,6 +184,7 @@ class TableData:
             rows=rows,
             columns=self.preprocessor.width,
             number_columns=self.preprocessor.coordinates,
+            flags=self.preprocessor.flags,
             grouped=self.grouped,
             target=self.target.name,
             target_because=self.target_because,

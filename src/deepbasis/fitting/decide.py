@@ -41,6 +41,10 @@ FAR = "sv-rbf-linear"
 LINE = "linear"
 """The kernel of straight lines: a ridge regression."""
 
+BESIDE = "sv-rbf"
+"""The kernel that is tried beside the networks of a censored table."""
+
+_BESIDE_RANK = 64
 _FAR_RANK = 32
 _FAR_COLUMNS = 64  # encoded, at most: a lengthscale for each is learnt from few rows
 _DISAGREEMENT = 8.0  # docs/recipe.md
@@ -101,6 +105,10 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     chosen = replace(spec, method=method_of(spec), dtype=training_precision(precision) if faster else precision)
     network, epoch_rows = candidate(chosen, recipe, facts, on_gpu, max_steps)
     rivals = _rivals(chosen, recipe, network, facts, on_gpu, max_steps)
+    beside = [
+        candidate(kernel, recipe, facts, on_gpu, max_steps)[0]
+        for kernel in _censored_kernels(chosen, spec, recipe, facts)
+    ]
     kernels = [
         candidate(kernel, recipe, replace(facts, rows=facts.table_rows), on_gpu, max_steps)[0]
         for kernel in _kernels(spec, recipe, facts, precision)
@@ -117,7 +125,7 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
         target_because=facts.target_because,
         copies_limit=recipe.copies_limit,
         start_from_data=recipe.start_from_data,
-        candidates=(network, *rivals, *(_on_all_rows(kernel, facts) for kernel in kernels)),
+        candidates=(network, *rivals, *beside, *(_on_all_rows(kernel, facts) for kernel in kernels)),
         race_steps=recipe.race_steps if rivals else 0,
         device=str(device),
         threads=1 if small else jobs,
@@ -163,16 +171,9 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
 
     A longer table has a straight line to try: where that is all that there is, networks only come close to it.
     """
-    asked_for_a_network = (
-        spec.method != AUTO
-        or spec.objective is not None
-        or spec.embedding not in (AUTO, "none")
-        or spec.trend not in (AUTO, "none")
-        or spec.likelihood != GAUSSIAN
-    )
     is_small = facts.table_rows <= recipe.small_rows
     names: Sequence[str] = recipe.shallow_methods if is_small else [LINE] * (facts.table_rows <= recipe.line_rows)
-    if asked_for_a_network or facts.grouped or facts.streamed:
+    if spec.likelihood != GAUSSIAN or _asked_for_a_network(spec) or facts.grouped or facts.streamed:
         return []
     changes: dict[str, Any] = {
         **dict.fromkeys(("optimiser", "learning_rate", "epochs", "patience"), AUTO),  # an epoch is one step
@@ -185,6 +186,32 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
     }
     kernels = [replace(spec, method=name, **changes) for name in names]
     return [kernel for kernel in kernels if facts.columns <= _most_columns(kernel, recipe, facts)]
+
+
+def _censored_kernels(network: Spec, spec: Spec, recipe: Recipe, facts: Facts) -> list[Spec]:
+    """A shallow kernel beside the networks of a small censored table, whose rows choose as for a network.
+
+    Its marginal likelihood has no closed form: it is trained by the ELBO.
+    """
+    small = facts.table_rows <= recipe.small_rows and BESIDE in recipe.shallow_methods
+    if spec.likelihood != CENSORED or not small or _asked_for_a_network(spec) or facts.grouped or facts.streamed:
+        return []
+    changes: dict[str, Any] = {
+        **dict.fromkeys(("optimiser", "epochs", "patience", "weight_decay"), AUTO),
+        "objective": "elbo",
+        "learning_rate": recipe.shallow_learning_rate,
+        "rank": _BESIDE_RANK if network.rank == AUTO else network.rank,
+    }
+    return [replace(network, method=BESIDE, **changes)]
+
+
+def _asked_for_a_network(spec: Spec) -> bool:
+    return (
+        spec.method != AUTO
+        or spec.objective is not None
+        or spec.embedding not in (AUTO, "none")
+        or spec.trend not in (AUTO, "none")
+    )
 
 
 def _most_columns(kernel: Spec, recipe: Recipe, facts: Facts) -> float:

@@ -68,7 +68,7 @@ def in_time(
 def has_time_to_race(runner: Runner, seed: int, fold: Fold) -> bool:
     """Whether the race between networks takes a small part of the time left."""
     deadline, plan = runner.execution.deadline, runner.plan
-    if deadline is None or len(plan.networks) == 1:
+    if deadline is None or len(plan.racing) == 1:
         return True
     settings = plan.networks[0].settings
     an_epoch = _seconds_of_an_epoch(runner, plan.networks[0], [seed], fold.data, fold.selecting)

@@ -18,11 +18,16 @@ from deepbasis.engine.members import Member
 from deepbasis.engine.settings import Settings
 from deepbasis.errors import check_number, counted
 from deepbasis.gp.build import build
+from deepbasis.gp.embedding import PeriodicLinear
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.registry import LIKELIHOODS
 
 T = TypeVar("T")
+
+
+WAVES = "periodic-linear"
+"""The embedding that knows columns of 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Facts:
     """As encoded."""
     number_columns: int = 0
     """Number columns, if all columns that vary are numbers without gaps; otherwise 0."""
+    flags: tuple[int, ...] = ()
+    """Encoded columns that hold 0 and 1."""
     grouped: bool = False
     streamed: bool = False
     target: str = "identity"
@@ -78,9 +85,14 @@ class Architecture:
     """Of an interval likelihood."""
     classes: int = 0
     outputs: int = 0
+    flags: Sequence[int] = ()
+    """Columns that the embedding takes for 0 and 1."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edges", tuple(self.edges))
+        object.__setattr__(self, "flags", tuple(self.flags))
+        if self.flags and self.embedding != WAVES:
+            raise ValueError(f"the embedding {self.embedding!r} knows no columns of 0 and 1")
 
     def build(self, columns: int, member: Member) -> DeepBasisGP:
         all_needs = {"edges": self.edges, "classes": self.classes, "outputs": self.outputs}
@@ -92,7 +104,7 @@ class Architecture:
             width=self.width,
             blocks=self.blocks,
             inner=self.inner,
-            embedding=self.embedding,
+            embedding=partial(PeriodicLinear, columns, flags=self.flags) if self.flags else self.embedding,
             likelihood=partial(LIKELIHOODS[self.likelihood], **needs) if needs else self.likelihood,
             noise=member.noise,
             slope=member.slope,
@@ -157,7 +169,8 @@ class Plan:
     start_from_data: bool
     """Whether the noise, and the inducing points of a shallow kernel, start from the rows."""
     candidates: tuple[Candidate, ...]
-    """Networks first; of several, a short race chooses one. On a small table kernels may follow, tried in order."""
+    """Networks first; of several, a short race chooses one. On a small table kernels may follow, tried in order; that
+    of a censored one is trained as the networks are."""
     device: str
     threads: int | None
     """Of torch, on a CPU, at most; None is as many as it has."""
@@ -177,14 +190,24 @@ class Plan:
         return [one for one in self.candidates if not one.on_all_rows]
 
     @property
+    def racing(self) -> list[Candidate]:
+        """Networks of which a short race chooses one to be trained."""
+        return self.networks if self.race_steps else self.networks[:1]
+
+    @property
+    def alternatives(self) -> list[Candidate]:
+        """What is trained in full beside the first, on the same rows: held-out rows choose."""
+        return [] if self.race_steps else self.networks[1:]
+
+    @property
     def kernels(self) -> list[Candidate]:
         return [one for one in self.candidates if one.on_all_rows]
 
     @property
     def network_share(self) -> float:
-        """What the networks have of a time limit: half if kernels follow, most if only a line does."""
+        """What the first network has of a time limit: half if kernels follow, most if only a line does."""
         if not self.kernels:
-            return 1.0
+            return 0.5 if self.alternatives else 1.0
         return 0.9 if all(kernel.one_by_one for kernel in self.kernels) else 0.5
 
     def lines(self) -> Iterator[str]:
@@ -195,7 +218,9 @@ class Plan:
         where = f"{self.device}{' (members in threads)' if self.member_threads else threads}"
         yield f"recipe {self.recipe}, on {where}; {self.scaling} inputs; held out: {held}"
         yield f"target: {self.target}{f' ({self.target_because})' if self.target_because else ''}"
-        if len(self.networks) > 1:
+        if self.alternatives:
+            yield "the candidates are trained on the same rows; the best on held-out rows is kept"
+        if len(self.racing) > 1:
             yield f"the networks are tried for {self.race_steps} steps each; the best on held-out rows is trained"
         for number, one in enumerate(self.candidates, 1):
             a, s = one.architecture, one.settings

@@ -21,7 +21,7 @@ def race(runner: Runner, seed: int, fold: Fold) -> tuple[Candidate, Trained | No
     Each trains one member for a few steps. The first wins unless another has a CRPS, of classes a log loss, on the rows
     to select on that is lower by two standard errors of the difference.
     """
-    first, *others = runner.plan.networks
+    first, *others = runner.plan.racing
     if not others:
         return first, None
     short = _trained(runner, first, 0, seed, fold)

@@ -41,6 +41,8 @@ class Networks:
     """Of tables that are no maps."""
     embedding_columns: int
     """With more encoded columns there is no embedding: it would cost more than the network."""
+    embedding_flags: int
+    """Columns of 0 and 1 beside these, where the target is a class: their embedding costs little."""
     alphas: Sequence[float]
     betas: Sequence[float]
     """What alpha="auto" and beta="auto" choose from."""
@@ -151,6 +153,7 @@ _SMALL = Networks(  # each number's reason is in docs/recipe.md
     rank=32,
     embedding="periodic-linear",
     embedding_columns=128,
+    embedding_flags=0,
     alphas=(0.0,),
     betas=(1.0,),
     weight_decay=1e-2,
@@ -168,6 +171,7 @@ _LARGE = Networks(
     rank=32,
     embedding="periodic-linear",
     embedding_columns=128,
+    embedding_flags=256,
     alphas=(0.0,),
     betas=(1.0,),
     weight_decay=1e-2,
@@ -186,6 +190,7 @@ _PAPER = Networks(
     rank=128,
     embedding="none",
     embedding_columns=0,
+    embedding_flags=0,
     alphas=(0.0, 0.01, 0.1, 1.0),
     betas=(0.0, 0.01, 0.1, 1.0),
     weight_decay=1e-2,

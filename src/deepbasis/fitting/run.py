@@ -9,13 +9,14 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 import torch
 
 from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
-from deepbasis.errors import NumericalError, UnfinishedError
+from deepbasis.errors import InputError, NumericalError, UnfinishedError
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.diagnosis import diagnose
@@ -202,11 +203,34 @@ def _train_networks(
     if len(folds) == 1:
         if found is None:
             found = _within_time(runner, winner, seeds, folds[0].data, folds[0].selecting).without_misled()
+        found = _or_another(runner, found, seeds, folds[0].data, folds[0].selecting)
         return found, found.predict(folds[0].held_out.x), folds
+    rows = data.by_turns(folds, len(seeds))
     if found is None:
-        found = _within_time(runner, winner, seeds, *data.by_turns(folds, len(seeds)))
+        found = _within_time(runner, winner, seeds, *rows)
+    found = _or_another(runner, found, seeds, *rows)
     parts = by_folds(found, folds)
     return found, predict_held_out(parts), [fold for _, fold in parts]
+
+
+def _or_another(runner: Runner, found: Trained, seeds: list[int], data: Rows, selecting: Rows) -> Trained:
+    """What was trained, or an alternative whose members have better scores on the rows that they hold out."""
+    for candidate in runner.plan.alternatives:
+        if found.interrupted:
+            break
+        try:
+            planned = in_time(runner, candidate, seeds, data, selecting) or candidate
+            other = replace(runner.train(planned, seeds, data, selecting), candidate=candidate)
+        except (InputError, NumericalError):  # there is no time for it, or it failed
+            continue
+        except UnfinishedError:
+            return replace(found, interrupted=True)
+        if other.interrupted:
+            return replace(found, interrupted=True)
+        ours, theirs = (fmean(outcome.best_score for outcome in one.outcomes) for one in (found, other))
+        if runner.execution.team.broadcast_object(theirs < ours):
+            found = other
+    return found
 
 
 def _within_time(runner: Runner, network: Candidate, seeds: list[int], data: Rows, selecting: Rows) -> Trained:

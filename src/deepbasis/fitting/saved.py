@@ -66,6 +66,8 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, Any], device: torc
         raise ValueError(f"it says that it has {members} members, and has others")
     if target.classes != architecture.classes:
         raise ValueError(f"its target has {target.classes} classes, its members {architecture.classes}")
+    if architecture.flags not in ((), preprocessor.flags):
+        raise ValueError("its members take other columns for 0 and 1 than its table has")
     if len(target.outputs) != architecture.outputs:
         raise ValueError(f"its target has {len(target.outputs)} outputs, its members {architecture.outputs}")
     if (target.name == RATE) != (architecture.likelihood in COUNTS):

@@ -278,6 +278,7 @@ class StreamData:
             rows=rows,
             columns=self.preprocessor.width,
             number_columns=self.preprocessor.coordinates,
+            flags=self.preprocessor.flags,
             grouped=self.survey.roles.groups is not None,
             streamed=True,
             target=self.target.name,

@@ -7,6 +7,7 @@ data.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -41,11 +42,20 @@ class PeriodicLinear(nn.Module):
 
     That is PBLD (Holzmueller, Grinsztajn and Steinwart, 2024, "Better by default: strong pre-tuned MLPs"). The
     frequencies c_j start as N(0, scale^2), the phases b_j evenly within a period; all are trained.
+
+    Columns that are `flags` hold 0 and 1: their waves are taken at these two values alone, whatever the number of rows.
+    They come last, in what goes out and among the parameters.
     """
 
-    def __init__(self, d: int, frequencies: int = 8, outputs: int = 3, *, scale: float = 0.3) -> None:
+    def __init__(
+        self, d: int, frequencies: int = 8, outputs: int = 3, *, scale: float = 0.3, flags: Sequence[int] = ()
+    ) -> None:
         super().__init__()
         self.columns = check_positive_int("d", d)
+        if list(flags) != sorted({*flags} & {*range(d)}) or not all(type(one) is int for one in flags):
+            raise InputError(f"flags must be columns from 0 to {d - 1}, each once and in ascending order, got {flags}")
+        self.numbers = d - len(flags)
+        self._runs = _runs([k for k in range(d) if k not in {*flags}]) + _runs(list(flags)) if flags else []
         check_positive_int("frequencies", frequencies)
         check_positive_int("outputs", outputs)
         check_number("scale", scale, above=0.0)
@@ -55,8 +65,28 @@ class PeriodicLinear(nn.Module):
         self.W = nn.Parameter((2.0 * torch.rand(d, frequencies, outputs) - 1.0) / math.sqrt(frequencies))
 
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
-        waves = (2.0 * math.pi * (x[:, :, None] * self.c + self.b)).cos()
-        return torch.cat([x, torch.einsum("ndk,dko->ndo", waves, self.W).flatten(1)], 1)
+        if not self._runs:
+            return torch.cat([x, self._waves(x, slice(None)).flatten(1)], 1)
+        x = torch.cat([x[:, first:end] for first, end in self._runs], 1)
+        numbers, flags = slice(self.numbers), slice(self.numbers, None)
+        at_0, at_1 = self._waves(torch.stack([torch.zeros_like(x[0, flags]), torch.ones_like(x[0, flags])]), flags)
+        flagged = at_0 + x[:, flags, None] * (at_1 - at_0)
+        return torch.cat([x, self._waves(x[:, numbers], numbers).flatten(1), flagged.flatten(1)], 1)
+
+    def _waves(self, x: Float[Tensor, "b d"], of: slice) -> Float[Tensor, "b d o"]:
+        waves = (2.0 * math.pi * (x[:, :, None] * self.c[of] + self.b[of])).cos()
+        return torch.einsum("ndk,dko->ndo", waves, self.W[of])
+
+
+def _runs(columns: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as ranges (first, end)."""
+    found: list[tuple[int, int]] = []
+    for k in columns:
+        if found and found[-1][1] == k:
+            found[-1] = (found[-1][0], k + 1)
+        else:
+            found.append((k, k + 1))
+    return found
 
 
 class Fourier(nn.Module):

@@ -77,6 +77,12 @@ class Encoding:
     def width(self) -> int:
         return len(self.names(""))
 
+    @property
+    def are_flags(self) -> list[bool]:
+        """Which of the output columns hold 0 and 1: categories, frequent numbers and gaps."""
+        others = 0 if self.kind == "categorical" else self.varies + 2 * len(self.phases)
+        return [False] * others + [True] * (self.width - others)
+
     def names(self, column: str) -> list[str]:
         """The output columns, in order."""
         if self.kind == "categorical":

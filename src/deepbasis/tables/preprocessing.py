@@ -123,6 +123,12 @@ class Preprocessor:
         return len(columns) if all(one.kind == "numeric" and not one.missing for one in columns) else 0
 
     @property
+    def flags(self) -> tuple[int, ...]:
+        """The columns of the encoded matrix that hold 0 and 1."""
+        every = [flag for encoding in self.encodings for flag in encoding.are_flags]
+        return tuple(k for k, flag in enumerate(every) if flag)
+
+    @property
     def width(self) -> int:
         """The columns of the encoded matrix: at least one."""
         return sum(encoding.width for encoding in self.encodings) or 1

@@ -30,6 +30,8 @@ def why_not(model: DeepBasisGP) -> str | None:
         return f"they do not know the embedding {type(embedding).__name__}"
     if embedding is not None and tuple(embedding.W.shape[1:]) != (_FREQUENCIES, _OUTPUTS):
         return f"they know embeddings of {_FREQUENCIES} waves and {_OUTPUTS} numbers a column"
+    if embedding is not None and embedding.numbers < embedding.columns:
+        return "they know no embedding of columns of 0 and 1"
     if type(likelihood) is not GaussianLikelihood or likelihood.parameterisation != "log":
         return "they know a Gaussian likelihood alone, with the logarithm of its noise"
     if type(model.posterior) is not WeightPosterior or model.posterior.m.dim() != 1 or model.corrected:
