@@ -163,6 +163,8 @@ def evaluate(answer: Answer, y: Float[Tensor, " n"]) -> Scores:
         scores = metrics.evaluate(predictive, y)
         found |= {name: scores[name] for name in METRICS if name in scores}
         found["crps_40"] = twice_pinball(predictive.quantile(LEVELS), y)
+        if isinstance(predictive, Discrete):
+            found["nll"] = None  # that of a probability is not to be compared with a density's
         return found
     if isinstance(answer, Quantiles):
         answer = Quantiles(answer.values.double().cpu().sort(1).values)
@@ -178,11 +180,11 @@ def evaluate(answer: Answer, y: Float[Tensor, " n"]) -> Scores:
 
 
 def evaluate_own(answer: Answer, own: Own) -> Scores:
-    """The scores of the scaled target, whose density is `std` times as large; a probability stays the same."""
+    """The scores of the scaled target, whose density is `std` times as large."""
     scores = evaluate(answer, torch.from_numpy(own.test))
     for name in ("crps", "crps_40", "mae", "rmse", "width_95"):
         scores[name] = None if scores[name] is None else scores[name] / own.std
-    if scores["nll"] is not None and not isinstance(answer, Discrete):
+    if scores["nll"] is not None:
         scores["nll"] -= math.log(own.std)
     return scores
 

@@ -451,10 +451,11 @@ ABOUT = {
     "`sklearn-gp` are given both parts as one; `deepbasis` holds out rows by itself, each member "
     "another quarter. Its rounds, of ten steps, are the best by its validation score; a shallow kernel keeps its last "
     "step, the 400th.",
-    "table": "Tables of a data folder, 8:1:1, rows with identical inputs kept on one side: ten random splits of fewer "
-    "than 5,000 rows, three of more, with one seed each. All inputs as numbers, the same for all models, scaled on the "
-    "training rows. Up to 2,000 rows `deepbasis`, `sklearn-gp`, `ridge` and `constant` are given training and "
-    "validation rows as one.",
+    "table": "Tables of a data folder, 8:1:1, rows with identical inputs kept on one side: up to ten random splits of "
+    "fewer than 5,000 rows, three of more, with one seed each. All inputs as numbers, the same for all models, scaled "
+    "on the training rows. Up to 2,000 rows `deepbasis`, `sklearn-gp`, `ridge` and `constant` are given training and "
+    "validation rows as one. `deepbasis` is given the target as it is: where it takes it for a count or a rating, it "
+    "has no density, and no NLL here.",
 }
 
 

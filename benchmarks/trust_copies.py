@@ -47,7 +47,10 @@ def main() -> None:
     for number in range(arguments.splits):
         found.append({"split": number, **score(X, y, number, device=arguments.device)})
         print(found[-1], flush=True)
-    write(arguments.out, found)
+        write(arguments.out, found)  # as it goes
+    for name in ("coverage_by_inputs", "coverage_by_rows"):
+        values = np.array([one[name] for one in found])
+        print(f"{name}: mean {values.mean():.4f}, {values.min():.3f} to {values.max():.3f} over {len(found)} splits")
 
 
 def score(X: np.ndarray, y: np.ndarray, number: int, **changes: object) -> dict[str, float]:
@@ -79,9 +82,6 @@ def write(folder: Path, found: list[dict[str, float]]) -> None:
         table.writeheader()
         table.writerows(found)
         file.write(f"# {made()}\n")
-    for name in ("coverage_by_inputs", "coverage_by_rows"):
-        values = np.array([one[name] for one in found])
-        print(f"{name}: mean {values.mean():.4f}, {values.min():.3f} to {values.max():.3f} over {len(found)} splits")
 
 
 if __name__ == "__main__":

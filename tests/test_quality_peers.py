@@ -20,10 +20,23 @@ import _quality_simple as simple
 import drawn_tables
 import quality
 from _quality_data import CV, TABLE, Fold, Task
-from _quality_model import LEVELS, METRICS, Effort, Model, Points, Quantiles, Trained, evaluate, score, twice_pinball
+from _quality_model import (
+    LEVELS,
+    METRICS,
+    Effort,
+    Model,
+    Points,
+    Quantiles,
+    Trained,
+    evaluate,
+    evaluate_own,
+    score,
+    twice_pinball,
+)
 from deepbasis.gp.predictive import Gaussian
 from deepbasis.paper.parts import Folder
 from deepbasis.paper.scaling import Side
+from deepbasis.paper.splits import Split
 
 CPU = Effort(torch.device("cpu"))
 ONE_TASK = replace(data.QUICK, tasks=(Task(CV, "hetero1d"),), small_rows=40)
@@ -69,6 +82,29 @@ def test_quantiles_are_scored_as_the_distribution_that_they_are_of():
     points = evaluate(Points(mean), y)
     assert {name for name in METRICS if points[name] is not None} == {"mae", "rmse"}
     assert points["mae"] == pytest.approx(ours["mae"])
+
+
+def test_a_target_in_its_own_units_is_scored_as_the_scaled_one():
+    rng = torch.Generator().manual_seed(0)
+    mean, y = torch.randn(2, 300, generator=rng, dtype=torch.float64)
+    scaled = evaluate(Gaussian(mean, torch.ones_like(mean)), y)
+    std, shift = 7.0, 100.0
+    own = data.Own(*(np.zeros(1),) * 2, (std * y + shift).numpy(), std)
+    found = evaluate_own(Gaussian(std * mean + shift, torch.full_like(mean, std**2)), own)
+    assert found == pytest.approx(scaled)
+
+
+def test_a_probability_is_not_compared_with_densities():
+    X, _ = line(400)
+    counts = np.random.default_rng(0).poisson(np.exp(0.3 * X[:, 0]))
+    split = Split(*np.split(np.arange(400), [320, 360]))
+    fold = data.table_fold(X, counts.astype(float), split, 0)
+    (trained,) = peers.fit_deepbasis(
+        {"target": "count", "members": 2, "method": "dbk-silu"}, fold, (0,), Effort(CPU.device, limit=2)
+    )
+    scores = evaluate_own(trained.predict(fold.test.x), fold.own)
+    assert scores["nll"] is None
+    assert 0.0 < scores["crps"] < 2.0
 
 
 def test_a_quantile_between_two_levels():
