@@ -17,6 +17,7 @@ PEERS = {
     "gpytorch-pp-dkl": ("GPyTorch, PP-DKL", "v", plots.VERMILLION),
     "gpytorch-sv-dkl": ("GPyTorch, SV-DKL", "D", plots.INK),
     "sklearn-gp": ("scikit-learn, exact GP", "P", plots.GREY),
+    "realmlp": ("RealMLP", "X", "#56B4E9"),
 }
 
 
@@ -36,7 +37,7 @@ def wide(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 def quality(results: Path) -> object:
     scores = wide(quality_table(results), "crps")
     best = scores[[model for model in PEERS if model in scores]].min(axis=1)
-    figure = plots.new_figure(8.0, 6.4)
+    figure = plots.new_figure(8.0, 1.6 + 0.25 * len(scores))
     ax = figure.subplots()
     places = -np.arange(len(scores))
     ax.axvline(1.0, color=plots.GREY, lw=1)
@@ -56,7 +57,7 @@ def quality(results: Path) -> object:
 
 def coverage(results: Path) -> object:
     shares = wide(quality_table(results), "coverage_95")
-    figure = plots.new_figure(8.0, 5.6)
+    figure = plots.new_figure(8.0, 1.6 + 0.22 * len(shares))
     ax = figure.subplots()
     places = -np.arange(len(shares))
     ax.axvline(0.95, color=plots.GREY, lw=1)
