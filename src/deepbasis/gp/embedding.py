@@ -69,7 +69,8 @@ class PeriodicLinear(nn.Module):
             return torch.cat([x, self._waves(x, slice(None)).flatten(1)], 1)
         x = torch.cat([x[:, first:end] for first, end in self._runs], 1)
         numbers, flags = slice(self.numbers), slice(self.numbers, None)
-        at_0, at_1 = self._waves(torch.stack([torch.zeros_like(x[0, flags]), torch.ones_like(x[0, flags])]), flags)
+        count = self.columns - self.numbers
+        at_0, at_1 = self._waves(torch.stack([x.new_zeros(count), x.new_ones(count)]), flags)
         flagged = at_0 + x[:, flags, None] * (at_1 - at_0)
         return torch.cat([x, self._waves(x[:, numbers], numbers).flatten(1), flagged.flatten(1)], 1)
 
