@@ -66,6 +66,9 @@ def test_waves_of_flags_are_those_of_any_column(dtype):
     plain.load_state_dict(flagged.state_dict())
     order = [0, 3, 5, 1, 2, 4]
     torch.testing.assert_close(flagged(x), plain(x[:, order]), rtol=1e-5, atol=1e-5)
+    assert flagged(x[:0]).shape == (0, flagged.width)
+    flags_alone = PeriodicLinear(3, flags=[0, 1, 2]).to(dtype)
+    assert flags_alone(x[:, [1, 2, 4]]).shape == (20, flags_alone.width)
     half = torch.tensor([0.0, 0.5, 1.0], dtype=dtype)[:, None].expand(3, 6)
     low, middle, high = flagged(half)
     torch.testing.assert_close(middle[-6:], 0.5 * (low + high)[-6:])

@@ -189,7 +189,7 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
 
 
 def _censored_kernels(network: Spec, spec: Spec, recipe: Recipe, facts: Facts) -> list[Spec]:
-    """A shallow kernel beside the networks of a small censored table, whose rows choose as for a network.
+    """A shallow kernel beside the networks of a small censored table: held-out rows choose.
 
     Its marginal likelihood has no closed form: it is trained by the ELBO.
     """

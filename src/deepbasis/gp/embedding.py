@@ -65,17 +65,20 @@ class PeriodicLinear(nn.Module):
         self.W = nn.Parameter((2.0 * torch.rand(d, frequencies, outputs) - 1.0) / math.sqrt(frequencies))
 
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
-        if not self._runs:
-            return torch.cat([x, self._waves(x, slice(None)).flatten(1)], 1)
+        k, parts = self.numbers, (self.c, self.b, self.W)
+        if k == self.columns:
+            return torch.cat([x, _waves(x, *parts).flatten(1)], 1)
         x = torch.cat([x[:, first:end] for first, end in self._runs], 1)
-        numbers, flags = slice(self.numbers), slice(self.numbers, None)
-        at_0, at_1 = self._waves(torch.stack([torch.zeros_like(x[0, flags]), torch.ones_like(x[0, flags])]), flags)
-        flagged = at_0 + x[:, flags, None] * (at_1 - at_0)
-        return torch.cat([x, self._waves(x[:, numbers], numbers).flatten(1), flagged.flatten(1)], 1)
+        numbers = _waves(x[:, :k], *(part[:k] for part in parts))
+        ends = torch.stack([x.new_zeros(self.columns - k), x.new_ones(self.columns - k)])
+        at_0, at_1 = _waves(ends, *(part[k:] for part in parts))
+        flags = at_0 + x[:, k:, None] * (at_1 - at_0)
+        return torch.cat([x, numbers.flatten(1), flags.flatten(1)], 1)
 
-    def _waves(self, x: Float[Tensor, "b d"], of: slice) -> Float[Tensor, "b d o"]:
-        waves = (2.0 * math.pi * (x[:, :, None] * self.c[of] + self.b[of])).cos()
-        return torch.einsum("ndk,dko->ndo", waves, self.W[of])
+
+def _waves(x: Float[Tensor, "b d"], c: Tensor, b: Tensor, W: Tensor) -> Float[Tensor, "b d o"]:
+    """W_j cos(2 pi (c_j x_j + b_j))"""
+    return torch.einsum("ndk,dko->ndo", (2.0 * math.pi * (x[:, :, None] * c + b)).cos(), W)
 
 
 def _runs(columns: Sequence[int]) -> list[tuple[int, int]]:
