@@ -210,7 +210,7 @@ def test_members_that_a_line_has_misled_are_left_out(times: float, left: int) ->
     judged = replace(
         found, outcomes=tuple(replace(one, best_score=s) for one, s in zip(found.outcomes, scores, strict=True))
     ).without_misled()
-    assert [any(one.member.slope) for one in judged.outcomes] == [False, True] * 2 if left == 4 else [False] * 2
+    assert [any(one.member.slope) for one in judged.outcomes] == ([False, True] * 2 if left == 4 else [False] * 2)
     assert len(judged.models) == len(judged.places) == left
     assert judged.places == ((0, 1, 2, 3) if left == 4 else (0, 2))
 

@@ -74,3 +74,9 @@ class SimpleModels:
             distances[np.arange(len(distances)), np.arange(first, first + len(distances))] = np.inf
             found.append(np.argpartition(distances, _NEIGHBOURS, 1)[:, :_NEIGHBOURS])
         return np.concatenate(found)
+
+
+def mean_and_error(values: Floats, shares: Floats) -> tuple[float, float]:
+    """The mean with these shares of all rows, and its standard error."""
+    mean = float(shares @ values)
+    return mean, float(np.sqrt(np.sum((shares * (values - mean)) ** 2)))

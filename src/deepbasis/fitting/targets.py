@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from deepbasis.errors import InputError, warn_of_table
 from deepbasis.fitting.kinds import AUTO, CLASSES, COUNT, IDENTITY, LOG, ORDINAL, PROMISING, WARP
 from deepbasis.fitting.recipe import RECIPES
-from deepbasis.fitting.simple import FEWEST_ROWS, SimpleModels
+from deepbasis.fitting.simple import FEWEST_ROWS, SimpleModels, mean_and_error
 from deepbasis.fitting.spec import COUNTS, EXACT, GAUSSIAN, INPUT, OUTPUTS, WIDEN, Spec
 from deepbasis.fitting.values import choose_values
 from deepbasis.gp.methods import METHODS
@@ -202,8 +202,8 @@ def _gain(
     z, u = plain.transform(y), warped.transform(y)
     theirs, ours = _crps(plain, z, left_of(z), y, w), _crps(warped, u, left_of(u), y, w)
     shares = w / w.sum()
-    total, gain = float(shares @ theirs), float(shares @ (theirs - ours))
-    error = float(np.sqrt(np.sum((shares * (theirs - ours - gain)) ** 2)))
+    total = float(shares @ theirs)
+    gain, error = mean_and_error(theirs - ours, shares)
     constant = float(shares @ _crps(warped, u, u, y, w))
     share = gain / total if total > 0.0 else 0.0  # copies of a row may predict it without an error
     return share, share >= LEAST_GAIN and gain > 2.0 * error, total / constant

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from deepbasis.fitting.kinds import COUNT, ORDINAL, WARP
-from deepbasis.fitting.simple import FEWEST_ROWS, SimpleModels
+from deepbasis.fitting.simple import FEWEST_ROWS, SimpleModels, mean_and_error
 from deepbasis.gp.calibration import calibrate
 from deepbasis.gp.discrete import MOST_VALUES
 from deepbasis.gp.predictive import Gaussian, Predictive
@@ -56,23 +56,18 @@ def choose_values(x: Floats, y: Floats, weight: Floats, every_y: Floats, otherwi
         mass = theirs.cdf(torch.from_numpy(high)) - theirs.cdf(torch.from_numpy(low))
         ours = _of_values(valued, left_of, y, weight)
         log_scores = ours.log_prob(y).numpy() - np.log(np.maximum(mass.numpy(), _LEAST_MASS))
-        nats, doubt = _mean_and_error(log_scores, shares)
+        nats, doubt = mean_and_error(log_scores, shares)
         number_crps = theirs.crps(y).numpy()
-        lower, error = _mean_and_error(number_crps - ours.crps(y).numpy(), shares)
+        lower, error = mean_and_error(number_crps - ours.crps(y).numpy(), shares)
         whole = float(shares @ number_crps)
         likelier = nats > 2.0 * doubt and lower >= -MOST_LOSS * whole
         sharper = lower > max(2.0 * error, LEAST_GAIN * whole) and nats > -doubt
         if not (likelier or sharper):
             return None
-        gains.append((nats, lower / whole))
-    nats, share = map(min, zip(*gains, strict=True))
-    words = f"gain {nats:.2g} nats a row" if nats > 0.0 else f"lower the CRPS by {100 * share:.0f} %"
+        gains.append((likelier, nats, lower / whole))
+    clearly, nats, share = map(min, zip(*gains, strict=True))
+    words = f"gain {nats:.2g} nats a row" if clearly else f"lower the CRPS by {100 * share:.0f} %"
     return kind, f"probabilities of its values {words} in simple models"
-
-
-def _mean_and_error(values: Floats, shares: Floats) -> tuple[float, float]:
-    mean = float(shares @ values)
-    return mean, float(np.sqrt(np.sum((shares * (values - mean)) ** 2)))
 
 
 def _kind(every_y: Floats) -> str | None:
