@@ -2,6 +2,7 @@
 
     python benchmarks/fused.py --out benchmarks/results/fused-h200.json     # a GPU; two minutes, most of it compilation
     python benchmarks/fused.py --shares --only members                      # the same by the way of a few members
+    python benchmarks/fused.py --only RBF                                   # an RBF basis
     python benchmarks/fused.py --fits --data-dir DATA --out benchmarks/results/fits-h200.json    # whole fits; a minute
 
 Steps are timed as a CUDA graph of four, by events, median of 50. Gradients are compared with autograd's in float64 on
@@ -45,9 +46,11 @@ class Case:
     optimiser: str = "muon"
     alpha: float = 0.0
     precision: str = "tf32"
+    method: str = "dbk-silu"
 
 
 PAPER = Case(1, 26, 64, 128, 1024, "none", "adamw", 0.01)
+RBF = replace(PAPER, method="dbk-rbf")
 CASES = {
     "the default: 4 members": Case(),
     "the default in full float32": Case(precision="float32"),
@@ -58,6 +61,10 @@ CASES = {
     "80 members in full float32": replace(PAPER, members=80, precision="float32"),
     "256 members, the paper's sizes": replace(PAPER, members=256),
     "small tables: 4 members, rank 32": Case(4, 8, 64, 32, 750, "none", "adamw", 0.1),
+    "RBF: one member": RBF,
+    "RBF: 16 members": replace(RBF, members=16),
+    "RBF: 80 members": replace(RBF, members=80),
+    "RBF: 80 members in full float32": replace(RBF, members=80, precision="float32"),
 }
 
 
@@ -68,11 +75,11 @@ def wave(case: Case, *, fused: bool, precision: str, device: str) -> Wave:
 
     def make(member: Member) -> DeepBasisGP:
         sizes = {"rank": case.rank, "inner": case.inner, "embedding": case.embedding}
-        return build("dbk-silu", case.columns, **sizes, noise=0.1, seed=member.seed)
+        return build(case.method, case.columns, **sizes, noise=0.1, seed=member.seed)
 
     members = [Member(seed=k, alpha=case.alpha, beta=1.0, noise=0.1) for k in range(case.members)]
     how = {"optimiser": case.optimiser, "schedule": "cosine", "average": 0.99, "selection": "crps", "epochs": 40}
-    settings = settings_for("dbk-silu", **how, batch_size=case.batch, precision=precision, fused=fused)
+    settings = settings_for(case.method, **how, batch_size=case.batch, precision=precision, fused=fused)
     settings = replace(settings, cuda_graph=False)
     return Wave(make, list(range(case.members)), members, Rows(x, y), Rows(x, y), settings, torch.device(device))
 
@@ -120,6 +127,7 @@ def kernels(step) -> dict[str, float]:
     from torch.profiler import ProfilerActivity, profile
 
     names = ("prepare", "forward", "backward", "weight_gradients")  # of many members
+    names += ("kernel_matrix", "inverse_root", "basis_forward", "basis_backward", "basis_products", "kernel_gradients")
     names += ("tile_forward", "tile_losses", "tile_gradients", "gather", "adamw", "muon")
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(5):
@@ -142,7 +150,7 @@ def floor(case: Case, numbers: int, products: float, bandwidth: float) -> tuple[
     """Milliseconds, and which of the two it is."""
     h, waves = 64, case.embedding != "none"
     a_row = (1 + 3 * waves) * case.columns * h + waves * 64 * 3 * case.columns
-    a_row += 4 * h * case.inner + h * case.rank + case.rank**2
+    a_row += 4 * h * case.inner + h * case.rank + (2 if case.method == "dbk-rbf" else 1) * case.rank**2
     arithmetic = 1e3 * 3 * a_row * case.members * case.batch / products  # forward, and twice as much backward
     memory = 1e3 * 4 * case.members * (9 * numbers + case.batch * case.columns) / bandwidth
     return max((arithmetic, "arithmetic"), (memory, "memory"))
@@ -200,7 +208,7 @@ def main() -> None:
         "cases": {},
     }
     for name, case in CASES.items():
-        if arguments.only not in name:
+        if arguments.only not in name or (arguments.shares and case.method == "dbk-rbf"):
             continue
         one = wave(case, fused=True, precision=case.precision, device="cuda")
         assert one.fused is not None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
-from deepbasis.engine.fused.arena import Arena, why_not
+from deepbasis.engine.fused.arena import Arena, predicts, why_not
 from deepbasis.engine.fused.machine import usable
 from deepbasis.engine.memory import is_out_of_memory
 from deepbasis.engine.recording import Recording
@@ -206,7 +206,9 @@ class Ensemble:
     def _arena(self) -> Arena | None:
         """What the fused kernels work on, where they can predict for these members."""
         stack = self.stack
-        if stack.dtype != torch.float32 or not usable(stack.device) or why_not(stack.template) is not None:
+        if stack.dtype != torch.float32 or not usable(stack.device):
+            return None
+        if why_not(stack.template) is not None or not predicts(stack.template):
             return None
         arena = stack.arena()
         if not kernels_compile(arena.trial().compile, "predicting the plain way"):

@@ -86,8 +86,8 @@ class Wave:
         """Compile and capture what can be; otherwise continue without, and log one line."""
         if self.fused is not None:
             self._compile_kernels()
-        elif self.settings.compile:
-            self._compile()
+        if self.settings.compile and self.validation.terms is None:
+            self._compile(steps=self.fused is None)
         if isinstance(self.steps, ExactSteps):
             self.steps.solve()
         if self.device.type == "cuda" and self.settings.cuda_graph:
@@ -144,16 +144,18 @@ class Wave:
 
     # ---- compilation, capture and precision --------------------------------------------------------------------
 
-    def _compile(self) -> None:
+    def _compile(self, *, steps: bool) -> None:
+        """The validation, and the steps if no kernels take them."""
         if isinstance(self.steps, ExactSteps):
             log.warning("exact training is not compiled: continuing eagerly")
             return
         try:
-            loss = compiled(self.steps.loss, self.device)
             score = compiled(self.validation.score, self.device)
-            with self.training_precision():
-                self._rewind()
-                loss().backward()
+            if steps:
+                loss = compiled(self.steps.loss, self.device)
+                with self.training_precision():
+                    self._rewind()
+                    loss().backward()
             with torch.no_grad():
                 score(self.validation.chunks[0])
         except Exception as error:
@@ -163,7 +165,10 @@ class Wave:
             return
         finally:
             self.descent.zero_grad()
-        self.steps.compiled, self.validation.compiled = loss, score
+        self.validation.compiled = score
+        if not steps:
+            return
+        self.steps.compiled = loss
         if self.device.type == "cuda":
             self.descent.compile()  # on a CPU the fused step is as fast
 

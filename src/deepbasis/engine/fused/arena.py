@@ -9,7 +9,7 @@ from torch import Tensor
 from deepbasis.engine.fused.layout import Launch, Layout, columns_of
 from deepbasis.gp.backbone import ResNet
 from deepbasis.gp.embedding import PeriodicLinear
-from deepbasis.gp.expansion import SiLU
+from deepbasis.gp.expansion import RBF, SiLU
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import DeepBasisGP, Terms
 from deepbasis.gp.posterior import WeightPosterior
@@ -21,11 +21,13 @@ _FREQUENCIES, _OUTPUTS = 8, 3
 
 
 def why_not(model: DeepBasisGP) -> str | None:
-    """Why the kernels cannot run a model of this kind; None if they can."""
+    """Why the kernels cannot train a model of this kind; None if they can."""
     backbone, expansion, likelihood = model.backbone, model.expansion, model.likelihood
-    if type(backbone) is not ResNet or type(expansion) is not SiLU:
-        return "they are for a ResNet with a SiLU expansion"
+    if type(backbone) is not ResNet or not isinstance(expansion, SiLU | RBF):
+        return "they are for a ResNet with a SiLU or an RBF expansion"
     embedding = backbone.embedding
+    if embedding is not None and isinstance(expansion, RBF):
+        return "they know no embedding before an RBF expansion"
     if embedding is not None and type(embedding) is not PeriodicLinear:
         return f"they do not know the embedding {type(embedding).__name__}"
     if embedding is not None and tuple(embedding.W.shape[1:]) != (_FREQUENCIES, _OUTPUTS):
@@ -39,7 +41,21 @@ def why_not(model: DeepBasisGP) -> str | None:
     inner = backbone.blocks[0].widen.out_features  # type: ignore[union-attr]
     if backbone.width not in _WIDTHS or inner not in _INNER or expansion.rank not in _WIDTHS:
         return f"they know widths and ranks of {_WIDTHS[0]} to {_WIDTHS[-1]} and {_INNER[-1]} inside, powers of two"
+    return _why_no_kernel(expansion, backbone.width, int(inner)) if isinstance(expansion, RBF) else None
+
+
+def _why_no_kernel(expansion: RBF, width: int, inner: int) -> str | None:
+    if type(expansion) is not RBF or expansion.log_slope is not None:
+        return "they know the RBF kernel alone"
+    if width > min(64, inner) or expansion.rank not in (width, 2 * width):
+        points = "once or twice as many inducing points"
+        return f"they know an RBF basis of up to 64 columns, no more than inside a block, with {points}"
     return None
+
+
+def predicts(model: DeepBasisGP) -> bool:
+    """Whether there is a kernel that predicts, of models of a kind that the kernels can train."""
+    return isinstance(model.expansion, SiLU)
 
 
 class Arena:

@@ -137,10 +137,10 @@ def _prepare_weight(
     i, j = r[:, None], c[None, :]
     inside = (j < columns) & ((scale < 0) | (i < WIDE))  # a part of L is square
     value = tl.load(w + begin + i * row_size + j, mask=inside, other=0.0)
+    if diagonal >= 0:
+        of_diagonal = tl.exp(tl.load(w + diagonal + r, mask=r < WIDE, other=0.0))
+        value = tl.where(i > j, value, tl.where((i == j) & inside, of_diagonal[:, None], 0.0))
     if scale >= 0:
-        if diagonal >= 0:
-            of_diagonal = tl.exp(tl.load(w + diagonal + r, mask=r < WIDE, other=0.0))
-            value = tl.where(i > j, value, tl.where((i == j) & inside, of_diagonal[:, None], 0.0))
         value *= tl.load(w + scale + r, mask=r < WIDE, other=0.0)[:, None]
     if norm >= 0:  # then the norm is as wide as the block, and its biases lie behind its weights
         shift = tl.sum(value * tl.load(w + norm + WIDE + c)[None, :], 1)

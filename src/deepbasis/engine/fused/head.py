@@ -93,3 +93,44 @@ def fit(error, var, noise, EXPECTED: tl.constexpr):
         of_var = 0.5 * (1.0 - error * error / total) / total
         of_noise = of_var
     return rows_loss, of_error, of_var, of_noise
+
+
+@triton.jit
+def write_losses(
+    loss, of_noise, of_error, prior, weight, raw, noise, by_row, sums, alphas, found, place_found, e, tile, tiles, rows,
+    row, count, ROWS: tl.constexpr, TRACE: tl.constexpr,
+):  # fmt: skip
+    """Of a tile of many members: its sums, with its part of the trace term, and the gradients in the rows' means."""
+    if TRACE:
+        pull = tl.load(alphas + e) / (2.0 * noise)
+        part_of_loss = pull * tl.sum(weight * prior)
+        loss -= part_of_loss
+        of_noise += part_of_loss / noise
+        value, place_of = tl.max(tl.where(weight > 0.0, prior, float("-inf")), 0, return_indices=True)
+        tl.store(found + e * tiles + tile, value)
+        tl.store(place_found + e * tiles + tile, tile * ROWS + place_of)
+    tl.store(by_row + (count + 1) * rows + row, of_error)
+    tl.store(by_row + (count + 2) * rows + row, weight)
+    sums += (e * tiles + tile) * 4
+    tl.store(sums, loss)
+    tl.store(sums + 1, of_noise * tl.exp(raw))
+    tl.store(sums + 2, tl.sum(of_error))
+
+
+@triton.jit
+def slopes_of_prior(
+    w, by_row, alphas, found, place_found, e, tiles, rows, row, count, noise_at, floor,
+    MOST_TILES: tl.constexpr, THROUGH: tl.constexpr,
+):  # fmt: skip
+    """Twice the gradients in the rows' prior variances, which are kept too: the trace term, whose maximum is over all
+    tiles."""
+    pull = tl.load(alphas + e) / (2.0 * (floor + tl.exp(tl.load(w + noise_at))))
+    of_prior = -pull * tl.load(by_row + (count + 2) * rows + row)
+    if THROUGH:
+        others = tl.arange(0, MOST_TILES)
+        each = tl.load(found + e * tiles + others, mask=others < tiles, other=float("-inf"))
+        _, best = tl.max(each, 0, return_indices=True)
+        of_prior += tl.where(row == tl.load(place_found + e * tiles + best), pull, 0.0)
+    of_prior *= 2.0
+    tl.store(by_row + (count + 3) * rows + row, of_prior)
+    return of_prior

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from deepbasis.gp.backbone import ResNet
+from deepbasis.gp.expansion import RBF
 
 _WAVES = ("backbone.embedding.c", "backbone.embedding.b", "backbone.embedding.W")
 
@@ -33,6 +34,8 @@ class Layout:
     """Widths, which are compiled into a kernel."""
     arguments: dict[str, int]
     """Places and the ends of loops, in the kernels' order."""
+    rbf: bool
+    """Whether the basis is an RBF kernel's."""
 
     @classmethod
     def of(cls, model: nn.Module) -> "Layout":
@@ -48,7 +51,9 @@ class Layout:
             for part in ("norm.weight", "norm.bias", "narrow.bias", "widen.bias", "widen.weight", "narrow.weight")
         ]
         order += ["backbone.norm.weight", "backbone.norm.bias"]
-        order += ["expansion.linear.bias", "expansion.scale", "expansion.linear.weight"]
+        rbf = isinstance(model.get_submodule("expansion"), RBF)
+        of_basis = ("Z", "log_lengthscale", "log_variance") if rbf else ("linear.bias", "scale", "linear.weight")
+        order += [f"expansion.{name}" for name in of_basis]
         order += ["posterior.m", "posterior.log_diagonal", "posterior.lower"]
         order += ["backbone.project.bias", "likelihood.raw", "mean", "backbone.project.weight"]
         waves = _WAVES if backbone.embedding is not None else ()
@@ -66,7 +71,7 @@ class Layout:
             "width": width,
             **{key: places.get(name, 0) for key, name in zip(("waves", "turns_at", "mixing"), _WAVES, strict=True)},
             "norm": places["backbone.norm.weight"],
-            "expansion": places["expansion.linear.bias"],
+            "expansion": places[f"expansion.{of_basis[0]}"],
             "posterior": places["posterior.m"],
             "noise_at": places["likelihood.raw"],
             "mean_at": places["mean"],
@@ -74,7 +79,7 @@ class Layout:
             "inner": inner,
             "rank": rank,
         }
-        return cls(places, at, constants, arguments)
+        return cls(places, at, constants, arguments, rbf)
 
     def filled(self, value: float, values: dict[str, float], dtype: torch.dtype, device: torch.device) -> Tensor:
         """One number for each of a row: that of its parameter, or `value` where there is none."""

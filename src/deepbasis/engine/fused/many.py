@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from deepbasis.engine.fused.half import exponent, half_product, halves, packed, powers, put, take, unpacked, weight_at
-from deepbasis.engine.fused.head import fit
+from deepbasis.engine.fused.head import fit, slopes_of_prior, write_losses
 from deepbasis.engine.fused.layers import batch_rows, normalised, normalised_back, sigmoid, silu_slope
 
 # What differs from table to table: no kernel is compiled anew for it.
@@ -19,13 +19,15 @@ _OF_TABLES = ["members", "batch", "n", "d", "tiles", "rows", "mask_step", "mask_
 
 @triton.jit(do_not_specialize=_OF_TABLES)
 def forward(
-    parameters, weights, weight_scales, shifts, wholes, operands, scales, by_row, sums, x, y, slope, order, row_weights,
-    mask, step, steps_done, alphas, found, place_found, numbers, members, batch, n, d, tiles, rows, mask_step,
-    mask_member, planes, units, second, second_weights, of_shifts, bias, norm, expansion, posterior, noise_at, mean_at,
-    count, inner, floor, ROWS: tl.constexpr, WEIGHTS: tl.constexpr, TRACE: tl.constexpr, EXPECTED: tl.constexpr,
-    SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr,
+    parameters, weights, weight_scales, shifts, wholes, operands, scales, by_row, sums, features, x, y, slope, order,
+    row_weights, mask, step, steps_done, alphas, found, place_found, numbers, members, batch, n, d, tiles, rows,
+    mask_step, mask_member, planes, units, second, second_weights, of_shifts, bias, norm, expansion, posterior,
+    noise_at, mean_at, count, inner, floor, ROWS: tl.constexpr, WEIGHTS: tl.constexpr, TRACE: tl.constexpr,
+    EXPECTED: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr,
+    RBF: tl.constexpr,
 ):  # fmt: skip
-    """A tile of a member's rows through all layers to the loss, and to the gradient in L^T phi."""
+    """A tile of a member's rows through all layers to the loss, and to the gradient in L^T phi; or, if the basis is an
+    RBF kernel's, to the features that it takes (`rbf_tiles.py`)."""
     tile, e = tl.program_id(0), tl.program_id(1)
     if (e == 0) & (tile == 0):  # no program of this kernel reads it
         tl.store(steps_done, tl.load(steps_done) + 1)
@@ -40,7 +42,6 @@ def forward(
     h, k = tl.arange(0, H), tl.arange(0, T)
     index, weight = batch_rows(order, row_weights, mask, step, e, members, tile, batch, n, mask_step, mask_member, ROWS,
                                WEIGHTS)  # fmt: skip
-    present = weight > 0.0
     weight = weight / tl.load(wholes + e)
     target = tl.load(y + index)
     of_units = tl.full([], 0x41000000, tl.int32)  # 8: the root of the width, of up to 128, is below 16
@@ -92,95 +93,94 @@ def forward(
         plane += 2 * (H // T) + 3 * PARTS
         unit += PARTS
     of_weight, of_bias = tl.load(w + norm + h), tl.load(w + norm + H + h)
-    W, W_low = weight_at(weights + unit * (T * H) + turned, second_weights, SPLIT)
-    scale_of_W = tl.load(weight_scales + unit)
+    if not RBF:
+        W, W_low = weight_at(weights + unit * (T * H) + turned, second_weights, SPLIT)
+        scale_of_W = tl.load(weight_scales + unit)
     rescaled, scale = normalised(g, H)
     s = rescaled * of_weight[None, :] + of_bias[None, :]
     s = s * sigmoid(s)
-    high, low, down = packed(s, exponent(s), SPLIT)
-    t = half_product(high, low, W, W_low, SPLIT) * (down * scale_of_W) + tl.load(w + expansion + k)[None, :]
-    of_L = unit + R // T
-    square = weights + of_L * (T * H) + k[:, None] * T + k[None, :]
-    W, W_low = weight_at(square, second_weights, SPLIT)
-    scale_of_W = tl.load(weight_scales + of_L)
-    put(operands, scales, plane + H // T, row, high, low, down, rows, tile, tiles, second, T, H, SPLIT)
-    u_high, u_low, u_down = packed(rescaled, of_units, SPLIT)
-    put(operands, scales, plane, row, u_high, u_low, u_down, rows, tile, tiles, second, T, H, SPLIT)
-    tl.store(by_row + count * rows + row, scale)
-    plane += 2 * (H // T)
-    of_act, m = tl.load(w + expansion + R + k), tl.load(w + posterior + k)
-    up, t_down = powers(exponent(t))
-    scaled = t * up
-    a_high, a_low = halves(scaled, SPLIT)
-    put(operands, scales, plane, row, a_high, a_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
-    scaled *= sigmoid(t)
-    a_high, a_low = halves(scaled, SPLIT)
-    v = half_product(a_high, a_low, W, W_low, SPLIT) * (t_down * scale_of_W)
-    if R > T:
-        W, W_low = weight_at(weights + (unit + 1) * (T * H) + turned, second_weights, SPLIT)
-        scale_of_W = tl.load(weight_scales + unit + 1)
-    put(operands, scales, plane + R // T, row, a_high, a_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
-    phi = scaled * (t_down * of_act)[None, :]
-    mean, prior = tl.sum(phi * m[None, :], 1), tl.sum(phi * phi, 1)
-    if R > T:
-        t = half_product(high, low, W, W_low, SPLIT) * (down * scale_of_W) + tl.load(w + expansion + T + k)[None, :]
-        W, W_low = weight_at(square + T * H, second_weights, SPLIT)
-        scale_of_W = tl.load(weight_scales + of_L + 1)
-        of_act, m = tl.load(w + expansion + R + T + k), tl.load(w + posterior + T + k)
+    if RBF:
+        high, low, down = packed(rescaled, of_units, SPLIT)
+        put(operands, scales, plane, row, high, low, down, rows, tile, tiles, second, T, H, SPLIT)
+        tl.store(by_row + count * rows + row, scale)
+        tl.store(by_row + (count + 1) * rows + row, target - tl.load(w + mean_at) - line)
+        tl.store(by_row + (count + 2) * rows + row, weight)
+        tl.store(features + (e.to(tl.int64) * rows + row[:, None]) * H + h[None, :], s)
+    else:
+        high, low, down = packed(s, exponent(s), SPLIT)
+        t = half_product(high, low, W, W_low, SPLIT) * (down * scale_of_W) + tl.load(w + expansion + k)[None, :]
+        of_L = unit + R // T
+        square = weights + of_L * (T * H) + k[:, None] * T + k[None, :]
+        W, W_low = weight_at(square, second_weights, SPLIT)
+        scale_of_W = tl.load(weight_scales + of_L)
+        put(operands, scales, plane + H // T, row, high, low, down, rows, tile, tiles, second, T, H, SPLIT)
+        u_high, u_low, u_down = packed(rescaled, of_units, SPLIT)
+        put(operands, scales, plane, row, u_high, u_low, u_down, rows, tile, tiles, second, T, H, SPLIT)
+        tl.store(by_row + count * rows + row, scale)
+        plane += 2 * (H // T)
+        of_act, m = tl.load(w + expansion + R + k), tl.load(w + posterior + k)
         up, t_down = powers(exponent(t))
         scaled = t * up
         a_high, a_low = halves(scaled, SPLIT)
-        put(operands, scales, plane + 1, row, a_high, a_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
+        put(operands, scales, plane, row, a_high, a_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
         scaled *= sigmoid(t)
         a_high, a_low = halves(scaled, SPLIT)
-        v += half_product(a_high, a_low, W, W_low, SPLIT) * (t_down * scale_of_W)
-        W, W_low = weight_at(square + 2 * T * H, second_weights, SPLIT)
-        scale_of_W = tl.load(weight_scales + of_L + 2)
-        put(operands, scales, plane + 3, row, a_high, a_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
+        v = half_product(a_high, a_low, W, W_low, SPLIT) * (t_down * scale_of_W)
+        if R > T:
+            W, W_low = weight_at(weights + (unit + 1) * (T * H) + turned, second_weights, SPLIT)
+            scale_of_W = tl.load(weight_scales + unit + 1)
+        put(operands, scales, plane + R // T, row, a_high, a_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
         phi = scaled * (t_down * of_act)[None, :]
-        mean += tl.sum(phi * m[None, :], 1)
-        prior += tl.sum(phi * phi, 1)
-        behind = half_product(a_high, a_low, W, W_low, SPLIT) * (t_down * scale_of_W)
-    var = tl.sum(v * v, 1)
-    if R > T:
-        var += tl.sum(behind * behind, 1)
-    error = target - tl.load(w + mean_at) - mean - line
-    raw = tl.load(w + noise_at)
-    noise = floor + tl.exp(raw)
-    rows_loss, of_error, of_var, of_noise = fit(error, var, noise, EXPECTED)
-    loss, of_noise = tl.sum(weight * rows_loss), tl.sum(weight * of_noise)
-    of_error = -weight * of_error  # the gradient in the mean
-    of_var = 2.0 * weight * of_var
-    plane += 2 * (R // T)
-    v *= of_var[:, None]
-    v_high, v_low, v_down = packed(v, exponent(v), SPLIT)
-    put(operands, scales, plane, row, v_high, v_low, v_down, rows, tile, tiles, second, T, T, SPLIT)
-    if R > T:
-        behind *= of_var[:, None]
-        v_high, v_low, v_down = packed(behind, exponent(behind), SPLIT)
-        put(operands, scales, plane + 1, row, v_high, v_low, v_down, rows, tile, tiles, second, T, T, SPLIT)
-    if TRACE:
-        pull = tl.load(alphas + e) / (2.0 * noise)
-        part_of_loss = pull * tl.sum(weight * prior)
-        loss -= part_of_loss
-        of_noise += part_of_loss / noise
-        value, place_of = tl.max(tl.where(present, prior, float("-inf")), 0, return_indices=True)
-        tl.store(found + e * tiles + tile, value)
-        tl.store(place_found + e * tiles + tile, tile * ROWS + place_of)
-    tl.store(by_row + (count + 1) * rows + row, of_error)
-    tl.store(by_row + (count + 2) * rows + row, weight)
-    sums += (e * tiles + tile) * 4
-    tl.store(sums, loss)
-    tl.store(sums + 1, of_noise * tl.exp(raw))
-    tl.store(sums + 2, tl.sum(of_error))
+        mean, prior = tl.sum(phi * m[None, :], 1), tl.sum(phi * phi, 1)
+        if R > T:
+            of_bias = tl.load(w + expansion + T + k)
+            t = half_product(high, low, W, W_low, SPLIT) * (down * scale_of_W) + of_bias[None, :]
+            W, W_low = weight_at(square + T * H, second_weights, SPLIT)
+            scale_of_W = tl.load(weight_scales + of_L + 1)
+            of_act, m = tl.load(w + expansion + R + T + k), tl.load(w + posterior + T + k)
+            up, t_down = powers(exponent(t))
+            scaled = t * up
+            a_high, a_low = halves(scaled, SPLIT)
+            put(operands, scales, plane + 1, row, a_high, a_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
+            scaled *= sigmoid(t)
+            a_high, a_low = halves(scaled, SPLIT)
+            v += half_product(a_high, a_low, W, W_low, SPLIT) * (t_down * scale_of_W)
+            W, W_low = weight_at(square + 2 * T * H, second_weights, SPLIT)
+            scale_of_W = tl.load(weight_scales + of_L + 2)
+            put(operands, scales, plane + 3, row, a_high, a_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
+            phi = scaled * (t_down * of_act)[None, :]
+            mean += tl.sum(phi * m[None, :], 1)
+            prior += tl.sum(phi * phi, 1)
+            behind = half_product(a_high, a_low, W, W_low, SPLIT) * (t_down * scale_of_W)
+        var = tl.sum(v * v, 1)
+        if R > T:
+            var += tl.sum(behind * behind, 1)
+        error = target - tl.load(w + mean_at) - mean - line
+        raw = tl.load(w + noise_at)
+        noise = floor + tl.exp(raw)
+        rows_loss, of_error, of_var, of_noise = fit(error, var, noise, EXPECTED)
+        loss, of_noise = tl.sum(weight * rows_loss), tl.sum(weight * of_noise)
+        of_error = -weight * of_error  # the gradient in the mean
+        of_var = 2.0 * weight * of_var
+        plane += 2 * (R // T)
+        v *= of_var[:, None]
+        v_high, v_low, v_down = packed(v, exponent(v), SPLIT)
+        put(operands, scales, plane, row, v_high, v_low, v_down, rows, tile, tiles, second, T, T, SPLIT)
+        if R > T:
+            behind *= of_var[:, None]
+            v_high, v_low, v_down = packed(behind, exponent(behind), SPLIT)
+            put(operands, scales, plane + 1, row, v_high, v_low, v_down, rows, tile, tiles, second, T, T, SPLIT)
+        write_losses(loss, of_noise, of_error, prior, weight, raw, noise, by_row, sums, alphas, found, place_found, e,
+                     tile, tiles, rows, row, count, ROWS, TRACE)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_OF_TABLES)
 def backward(
-    parameters, weights, weight_scales, operands, scales, by_row, vectors, alphas, found, place_found,
+    parameters, weights, weight_scales, operands, scales, by_row, vectors, features, alphas, found, place_found,
     numbers, tiles, rows, planes, units, first_plane, first_unit, second, second_weights, norm, expansion, posterior,
     noise_at, count, inner, floor, ROWS: tl.constexpr, MOST_TILES: tl.constexpr, TRACE: tl.constexpr,
     THROUGH: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr,
+    RBF: tl.constexpr,
 ):  # fmt: skip
     """The gradients in a tile's activations, and the sums over the tile that no product gives.
 
@@ -198,46 +198,45 @@ def backward(
     row = tile * ROWS + tl.arange(0, ROWS)
     h, k = tl.arange(0, H), tl.arange(0, T)
     flat, turned = k[:, None] * H + h[None, :], h[:, None] * T + k[None, :]
-    of_error = tl.load(by_row + (count + 1) * rows + row)
-    of_prior = tl.zeros([ROWS], tl.float32)
-    if TRACE:
-        pull = tl.load(alphas + e) / (2.0 * (floor + tl.exp(tl.load(w + noise_at))))
-        of_prior = -pull * tl.load(by_row + (count + 2) * rows + row)
-        if THROUGH:
-            others = tl.arange(0, MOST_TILES)
-            each = tl.load(found + e * tiles + others, mask=others < tiles, other=float("-inf"))
-            _, best = tl.max(each, 0, return_indices=True)
-            of_prior += tl.where(row == tl.load(place_found + e * tiles + best), pull, 0.0)
-        of_prior *= 2.0
-        tl.store(by_row + (count + 3) * rows + row, of_prior)
     of_block = 2 * (H // T) + 3 * PARTS
     head = first_plane + count * of_block
-    t_plane = head + 2 * (H // T)
-    head_unit = first_unit + 2 * count * PARTS
     of_s = tl.zeros([ROWS, H], tl.float32)
-    for p in range(R // T):
-        t_high, t_low, t_down = take(operands, scales, t_plane + p, row, rows, tile, tiles, second, T, T, SPLIT)
-        plane, unit = t_plane + 2 * (R // T), head_unit + R // T + p * (p + 1) // 2
-        high, low, down = take(operands, scales, plane, row, rows, tile, tiles, second, T, T, SPLIT)
-        W, W_low = weight_at(weights + unit * (T * H) + k[None, :] * T + k[:, None], second_weights, SPLIT)
-        down *= tl.load(weight_scales + unit)
-        scale, m = tl.load(w + expansion + R + p * T + k), tl.load(w + posterior + p * T + k)
-        act, act_slope = silu_slope(unpacked(t_high, t_low, t_down, SPLIT))
-        of_t = of_error[:, None] * (scale * m)[None, :]
+    last = head + (H // T) + 2 * (R // T)
+    if RBF:
+        of_s += tl.load(features + (e.to(tl.int64) * rows + row[:, None]) * H + h[None, :])
+    else:
+        t_plane = head + 2 * (H // T)
+        last = t_plane + 4 * (R // T)
+        head_unit = first_unit + 2 * count * PARTS
+        of_error = tl.load(by_row + (count + 1) * rows + row)
+        of_prior = of_error
         if TRACE:
-            of_t += of_prior[:, None] * act * (scale * scale)[None, :]
-        of_t += half_product(high, low, W, W_low, SPLIT) * down
-        for q in range(1, p + 1):  # L is lower triangular
-            high, low, down = take(operands, scales, plane + q, row, rows, tile, tiles, second, T, T, SPLIT)
-            W, W_low = weight_at(weights + (unit + q) * (T * H) + k[None, :] * T + k[:, None], second_weights, SPLIT)
-            of_t += half_product(high, low, W, W_low, SPLIT) * (down * tl.load(weight_scales + unit + q))
-        W_of_s, W_of_s_low = weight_at(weights + (head_unit + p) * (T * H) + flat, second_weights, SPLIT)
-        of_t *= act_slope
-        t_high, t_low, t_down = packed(of_t, exponent(of_t), SPLIT)
-        of_W = t_down * tl.load(weight_scales + head_unit + p)
-        of_s += half_product(t_high, t_low, W_of_s, W_of_s_low, SPLIT) * of_W
-        plane = t_plane + 3 * (R // T) + p
-        put(operands, scales, plane, row, t_high, t_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
+            of_prior = slopes_of_prior(w, by_row, alphas, found, place_found, e, tiles, rows, row, count, noise_at,
+                                       floor, MOST_TILES, THROUGH)  # fmt: skip
+        for p in range(R // T):
+            t_high, t_low, t_down = take(operands, scales, t_plane + p, row, rows, tile, tiles, second, T, T, SPLIT)
+            plane, unit = t_plane + 2 * (R // T), head_unit + R // T + p * (p + 1) // 2
+            high, low, down = take(operands, scales, plane, row, rows, tile, tiles, second, T, T, SPLIT)
+            W, W_low = weight_at(weights + unit * (T * H) + k[None, :] * T + k[:, None], second_weights, SPLIT)
+            down *= tl.load(weight_scales + unit)
+            scale, m = tl.load(w + expansion + R + p * T + k), tl.load(w + posterior + p * T + k)
+            act, act_slope = silu_slope(unpacked(t_high, t_low, t_down, SPLIT))
+            of_t = of_error[:, None] * (scale * m)[None, :]
+            if TRACE:
+                of_t += of_prior[:, None] * act * (scale * scale)[None, :]
+            of_t += half_product(high, low, W, W_low, SPLIT) * down
+            for q in range(1, p + 1):  # L is lower triangular
+                high, low, down = take(operands, scales, plane + q, row, rows, tile, tiles, second, T, T, SPLIT)
+                place = weights + (unit + q) * (T * H) + k[None, :] * T + k[:, None]
+                W, W_low = weight_at(place, second_weights, SPLIT)
+                of_t += half_product(high, low, W, W_low, SPLIT) * (down * tl.load(weight_scales + unit + q))
+            W_of_s, W_of_s_low = weight_at(weights + (head_unit + p) * (T * H) + flat, second_weights, SPLIT)
+            of_t *= act_slope
+            t_high, t_low, t_down = packed(of_t, exponent(of_t), SPLIT)
+            of_W = t_down * tl.load(weight_scales + head_unit + p)
+            of_s += half_product(t_high, t_low, W_of_s, W_of_s_low, SPLIT) * of_W
+            plane = t_plane + 3 * (R // T) + p
+            put(operands, scales, plane, row, t_high, t_low, t_down, rows, tile, tiles, second, T, T, SPLIT)
     high, low, down = take(operands, scales, head, row, rows, tile, tiles, second, T, H, SPLIT)
     rescaled = unpacked(high, low, down, SPLIT)
     weight = tl.load(w + norm + h)[None, :]
@@ -278,5 +277,4 @@ def backward(
         scale_of_row = tl.load(by_row + i * rows + row)
         back += normalised_back(of_rescaled, unpacked(high, low, down, SPLIT), scale_of_row, H)
     high, low, down = packed(back, exponent(back), SPLIT)
-    plane = t_plane + 4 * (R // T)
-    put(operands, scales, plane, row, high, low, down, rows, tile, tiles, second, T, H, SPLIT)
+    put(operands, scales, last, row, high, low, down, rows, tile, tiles, second, T, H, SPLIT)

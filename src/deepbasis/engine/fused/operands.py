@@ -2,7 +2,9 @@
 
 Each tensor of a tile's rows has a plane [rows, T] for every T of its columns. They lie in this order: the table's
 columns; of each block the normalised rows, u, silu(u), the gradient in u, and that in what the block adds to; of the
-head the normalised rows, s, t, silu(t), the gradients in L^T phi and in t; the gradient in the first block's g.
+head the normalised rows, s, t, silu(t), the gradients in L^T phi and in t; the gradient in the first block's g. Of the
+head of an RBF basis, which has other planes of its own (`rbf_tiles.py`), they are the normalised rows, phi and the
+gradient in L^T phi.
 """
 
 from dataclasses import dataclass
@@ -47,7 +49,7 @@ class WeightPiece(NamedTuple):
     shift: int = -1
     """Where the sum goes."""
     scale: int = -1
-    """Of a part of L: where the scales of its rows lie."""
+    """Of a part of L: where the scales of its rows lie, if it has any."""
     diagonal: int = -1
     """And of a part on its diagonal: where the logarithms of that lie."""
 
@@ -62,13 +64,14 @@ class Planes:
     of_inner: int
     of_rank: int
     blocks: int
+    rbf: bool
 
     @classmethod
     def of(cls, layout: Layout, columns: int) -> "Planes":
         H, R = layout.constants["H"], layout.constants["R"]
         inner = layout.arguments["inner"]
         T = min(64, H, R, inner)
-        return cls(T, ceil(columns / T), H // T, inner // T, R // T, layout.arguments["count"])
+        return cls(T, ceil(columns / T), H // T, inner // T, R // T, layout.arguments["count"], layout.rbf)
 
     @property
     def of_block(self) -> int:
@@ -79,12 +82,26 @@ class Planes:
         return self.of_columns + self.blocks * self.of_block
 
     @property
-    def t(self) -> int:
-        return self.head + 2 * self.of_width
+    def phi(self) -> int:
+        """Of the basis, but for its scales."""
+        return self.head + (self.of_width if self.rbf else 2 * self.of_width + self.of_rank)
+
+    @property
+    def of_v(self) -> int:
+        return self.phi + self.of_rank
+
+    @property
+    def of_project(self) -> int:
+        return self.of_v + (1 if self.rbf else 2) * self.of_rank
 
     @property
     def count(self) -> int:
-        return self.t + 4 * self.of_rank + self.of_width
+        return self.of_project + self.of_width
+
+    @property
+    def of_L(self) -> int:
+        """The first of its weights."""
+        return self.of_columns + 2 * self.blocks * self.of_inner + (0 if self.rbf else self.of_rank)
 
     def tasks(self, layout: Layout, columns: int) -> list[GradientTask]:
         """All weights but L."""
@@ -108,8 +125,9 @@ class Planes:
             of_u, back = a + self.of_inner, a + 2 * self.of_inner
             product(of_u, self.of_inner, rescaled, name + "widen", H, places[name + "norm.weight"])
             product(back, self.of_width, a, name + "narrow", self.of_inner * T)
-        product(self.t + 3 * self.of_rank, self.of_rank, self.head + self.of_width, "expansion.linear", H)
-        product(self.t + 4 * self.of_rank, self.of_width, 0, "backbone.project", columns)
+        if not self.rbf:
+            product(self.of_v + self.of_rank, self.of_rank, self.head + self.of_width, "expansion.linear", H)
+        product(self.of_project, self.of_width, 0, "backbone.project", columns)
         return found
 
     def weights(self, layout: Layout, columns: int) -> list[WeightPiece]:
@@ -125,11 +143,13 @@ class Planes:
             parts = range(self.of_inner)
             found += [WeightPiece(widen + j * T * H, H, H, H, norm, bias + j * T, k * inner + j * T) for j in parts]
             found += [WeightPiece(narrow + j * T, inner, T, T) for j in parts]
-        expansion = places["expansion.linear.weight"]
-        found += [WeightPiece(expansion + j * T * H, H, H, H) for j in range(self.of_rank)]
+        if not self.rbf:
+            expansion = places["expansion.linear.weight"]
+            found += [WeightPiece(expansion + j * T * H, H, H, H) for j in range(self.of_rank)]
         for i in range(self.of_rank):
             for j in range(i + 1):
-                begin, scale = places["posterior.lower"] + i * T * R + j * T, places["expansion.scale"] + i * T
+                begin = places["posterior.lower"] + i * T * R + j * T
+                scale = -1 if self.rbf else places["expansion.scale"] + i * T
                 diagonal = places["posterior.log_diagonal"] + i * T if i == j else -1
                 found.append(WeightPiece(begin, R, T, T, scale=scale, diagonal=diagonal))
         return found

@@ -7,7 +7,7 @@ _OF_TABLES = ["tiles", "rows", "count", "planes"]  # no kernel is compiled anew 
 
 
 @triton.jit
-def _over_rows(
+def over_rows(
     operands, scales, left_plane, right_plane, tiles, rows, second,
     ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +67,7 @@ def _parts_of_weight(
     of_norm, of_shift = tl.zeros([T], tl.float32), tl.zeros([T], tl.float32)
     for part in tl.static_range(PARTS):  # written out: a loop around the loop would cost a hundred registers
         if part < repeats:
-            total, of_rows = _over_rows(operands, scales, left + part, right, tiles, rows, second, ROWS, STEP, SPLIT, T,
+            total, of_rows = over_rows(operands, scales, left + part, right, tiles, rows, second, ROWS, STEP, SPLIT, T,
                                         True)  # fmt: skip
             place = begin + part * T * row_size + i * row_size + j
             if norm >= 0:  # the right plane is what a norm multiplies and shifts
@@ -86,21 +86,23 @@ def _parts_of_weight(
 @triton.jit
 def _rows_of_L(
     w, out, operands, scales, by_row, kl_weight, i, left, right, expansion, posterior, tiles, rows, second,
-    ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, R: tl.constexpr,
+    ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, R: tl.constexpr, RBF: tl.constexpr,
 ):  # fmt: skip
-    """T rows of L, the means and the scales of as many functions of the basis.
+    """T rows of L, the means and the scales of as many functions of the basis; an RBF basis has no scales.
 
     With G = act^T of_v, of_L is scale G; what comes through L to the scales is the sum of L G over its row. That of the
     KL is added: kl_weight L and m, and for the logarithms of the diagonal kl_weight (L^2 - 1).
     """
     c = tl.arange(0, T)
     at = i * T + c
-    scale = tl.load(w + expansion + R + at)
+    scale = tl.full([T], 1.0, tl.float32)
+    if not RBF:
+        scale = tl.load(w + expansion + R + at)
     of_mean, of_prior = _weighed_sums(operands, scales, left + i, by_row, tiles, rows, second, ROWS, STEP, SPLIT, T)
     of_scale = tl.load(w + posterior + at) * of_mean + scale * of_prior
     for j in tl.static_range(R // T):
         if j <= i:
-            total, _ = _over_rows(
+            total, _ = over_rows(
                 operands, scales, left + i, right + j, tiles, rows, second, ROWS, STEP, SPLIT, T, False
             )
             place = posterior + 2 * R + at[:, None] * R + (j * T + c)[None, :]
@@ -115,7 +117,8 @@ def _rows_of_L(
                 of_diagonal = tl.sum(tl.where(on, total, 0.0), 1) * diagonal
                 tl.store(out + posterior + R + at, of_diagonal - kl_weight)
     tl.store(out + posterior + at, scale * of_mean + kl_weight * tl.load(w + posterior + at))
-    tl.store(out + expansion + R + at, of_scale)
+    if not RBF:
+        tl.store(out + expansion + R + at, of_scale)
 
 
 @triton.jit
@@ -126,7 +129,7 @@ def _add_up(
     """A member's loss, with the KL, and the gradients that are sums over tiles, always in the same order."""
     h = tl.arange(0, 2 * H)
     total = tl.zeros([2 * H], tl.float32)
-    for tile in range(tiles):
+    for tile in tl.range(0, tiles, loop_unroll_factor=4):  # loads that do not wait for each other
         total += tl.load(vectors + (e * tiles + tile) * (2 * H) + h)
     tl.store(out + norm + h, total)
     t = tl.arange(0, MOST_TILES)
@@ -145,9 +148,10 @@ def _add_up(
     r = tl.arange(0, R)
     m, log_diagonal = tl.load(w + posterior + r), tl.load(w + posterior + R + r)
     kl = tl.sum(0.5 * (m * m + tl.exp(2.0 * log_diagonal) - 1.0) - log_diagonal)
-    squares = tl.zeros([R], tl.float32)
-    for i in range(R):
-        lower = tl.load(w + posterior + (2 + i) * R + r, mask=r < i, other=0.0)
+    i = tl.arange(0, 16)[:, None]
+    squares = tl.zeros([16, R], tl.float32)
+    for at in range(0, R, 16):
+        lower = tl.load(w + posterior + (2 + at + i) * R + r[None, :], mask=r[None, :] < at + i, other=0.0)
         squares += lower * lower
     tl.store(losses + e, loss + kl_weight * (kl + 0.5 * tl.sum(squares)))
 
@@ -157,7 +161,7 @@ def weight_gradients(
     parameters, gradients, losses, operands, scales, by_row, vectors, sums, alphas, found, tasks, kl_weights, step,
     advance, numbers, tiles, rows, planes, second, left_of_L, right_of_L, norm, expansion, posterior, noise_at, mean_at,
     count, floor, ROWS: tl.constexpr, STEP: tl.constexpr, MOST_TILES: tl.constexpr, TRACE: tl.constexpr,
-    SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr,
+    SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr, RBF: tl.constexpr,
 ):  # fmt: skip
     """A program: some rows of L, the longest first; or an `operands.GradientTask`; or what is a sum over tiles."""
     program, e = tl.program_id(0), tl.program_id(1)
@@ -168,7 +172,7 @@ def weight_gradients(
     if program < R // T:
         _rows_of_L(w, out, operands, scales, by_row + (e * (count + 4) + count + 1) * rows, kl_weight,
                    R // T - 1 - program, left_of_L, right_of_L, expansion, posterior, tiles, rows, second, ROWS, STEP,
-                   SPLIT, T, R)  # fmt: skip
+                   SPLIT, T, R, RBF)  # fmt: skip
     else:
         if program == tl.num_programs(0) - 1:
             if e == 0:  # no program of this kernel reads it

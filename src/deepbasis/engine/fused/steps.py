@@ -1,7 +1,7 @@
 """`FusedSteps`: the steps of a wave by the kernels, on the same parameters and memories as the plain steps."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Resident
-from deepbasis.engine.fused.arena import Arena, why_not
+from deepbasis.engine.fused.arena import Arena, predicts, why_not
 from deepbasis.engine.fused.layout import Launch, Layout
 from deepbasis.engine.fused.machine import usable
 from deepbasis.engine.fused.ways import FULL, Given, ManyTiling, Products, Shares, Tiling, power
@@ -18,6 +18,7 @@ from deepbasis.engine.muon import Muon
 from deepbasis.engine.optimiser import BETAS, AdamW, Average, Optimiser, factor
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.streams import Batches
+from deepbasis.gp.expansion import RBF
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import Terms
 
@@ -55,6 +56,8 @@ def _uncovered(stack: Stack, source: object, settings: Settings) -> str | None:
         return "they know targets of one number"
     if source.batch_size > _MOST_ROWS or source.data.x.shape[1] > _MOST_COLUMNS:
         return f"they take batches of up to {_MOST_ROWS} rows and {_MOST_COLUMNS} columns"
+    if isinstance(stack.template.expansion, RBF) and not _TRACES[settings.objective][0]:
+        return "they know an RBF basis without its correction, which this objective has"
     reason = why_not(stack.template)
     if reason is None and settings.compile and stack.size > _FEW_MEMBERS:
         faster = not Products.pay(Layout.of(stack.template), stack.size, source.batch_size)
@@ -142,6 +145,7 @@ class FusedSteps:
             layout, self.parameters, source.data, self._slopes, self._batches, self.count, alphas, self._kl_weights,
             likelihood.floor,
             trace and bool((alphas != 0).any()), through, expected, precisions,
+            float(getattr(stack.template.expansion, "jitter", 0.0)),
         )  # fmt: skip
         self.way: Shares | Products
         self.tile(self._chosen())
@@ -157,6 +161,7 @@ class FusedSteps:
     def tile(self, tiling: Tiling | ManyTiling) -> None:
         """Go this way, in these tiles, and take the memory that it needs."""
         if isinstance(tiling, Tiling):
+            assert not self.layout.rbf, "an RBF basis is taken by the way of many members"
             self.way = Shares(self._given, tiling)
         else:
             self.way = Products(self._given, self.gradients.zero_(), tiling)
@@ -164,7 +169,9 @@ class FusedSteps:
     def _chosen(self) -> Tiling | ManyTiling:
         members, batch = self.stack.size, self._batches.order.shape[-1]
         many = Products.pay(self.layout, members, batch)
-        return ManyTiling.chosen(members, batch, self._given.precisions) if many else Tiling.chosen(members, batch)
+        if not many:
+            return Tiling.chosen(members, batch)
+        return ManyTiling.chosen(members, batch, self._given.precisions, self.layout.rbf)
 
     def _matrices(self, settings: Settings, precision: str) -> None:
         if self._muon is None:
@@ -190,8 +197,10 @@ class FusedSteps:
     def set_step(self, step: int) -> None:
         self.count.fill_(step)
 
-    def terms(self, x: Tensor) -> Terms:
-        return self._arena.terms(x, self._slope)
+    @property
+    def terms(self) -> Callable[[Tensor], Terms] | None:
+        """What stacked members say of rows, if there is a kernel for it."""
+        return (lambda x: self._arena.terms(x, self._slope)) if predicts(self.stack.template) else None
 
     def step(self) -> None:
         for launch in self._launches():
@@ -199,7 +208,8 @@ class FusedSteps:
 
     def compile(self) -> None:
         """All kernels at once, in threads: most of the work is outside of Python. They are kept on disk."""
-        launches = [self._arena.trial(), *self._launches()]  # the one that takes longest is first
+        first = [self._arena.trial()] if predicts(self.stack.template) else []  # the one that takes longest
+        launches = [*first, *self._launches()]
         with ThreadPoolExecutor(len(launches)) as pool:
             list(pool.map(Launch.compile, launches))
 

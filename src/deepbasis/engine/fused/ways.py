@@ -10,6 +10,7 @@ from torch import Tensor
 from deepbasis.engine.batches import Numbered, Rows
 from deepbasis.engine.fused.layout import Launch, Layout
 from deepbasis.engine.fused.operands import Planes
+from deepbasis.engine.fused.rbf import RBFBasis
 
 FULL = "tf32x3"
 """The precision of products that are as exact as float32."""
@@ -47,14 +48,15 @@ class ManyTiling(NamedTuple):
     product_registers: int | None = 128
 
     @classmethod
-    def chosen(cls, members: int, batch: int, precisions: tuple[str, str]) -> "ManyTiling":
+    def chosen(cls, members: int, batch: int, precisions: tuple[str, str], rbf: bool = False) -> "ManyTiling":
         """What was fastest on an H200: `benchmarks/fused.py`, docs/engine.md."""
         if members * ceil(batch / 32) <= _MULTIPROCESSORS:  # one SM each
             return cls(rows=32, step=32, stages=4)
         if precisions[0] == FULL:
             return cls(product_registers=None)
         tiles = members * ceil(batch / 64)
-        return cls(stages=4 if tiles <= 2 * _MULTIPROCESSORS else 3, registers=168 if tiles > _MANY_TILES else None)
+        few_registers = rbf or tiles > _MANY_TILES  # the tiles of a network alone need fewer
+        return cls(stages=4 if tiles <= 2 * _MULTIPROCESSORS else 3, registers=168 if few_registers else None)
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Given:
     """Whether the fit is E log p (Eq. 5), not log E p (Eq. 6)."""
     precisions: tuple[str, str]
     """Of the network's products, and of those behind it."""
+    jitter: float
+    """Of K_ZZ, if the basis is an RBF kernel's."""
 
     @property
     def constants(self) -> dict[str, object]:
@@ -161,8 +165,13 @@ class Products:
 
     @staticmethod
     def pay(layout: Layout, members: int, batch: int) -> bool:
-        """Whether they can be had, without an embedding, and were faster where they were measured."""
+        """Whether they can be had, without an embedding, and were faster where they were measured.
+
+        An RBF basis has no other way.
+        """
         planes = Planes.of(layout, 1)
+        if layout.rbf:
+            return True
         if layout.arguments["waved"] or planes.of_rank not in _MANY_ROWS or planes.T != _MEASURED:
             return False
         return members * batch >= _MANY_ROWS[planes.of_rank]
@@ -193,6 +202,9 @@ class Products:
         self._found = given.zeros(tiles), given.zeros(tiles, dtype=torch.int32)
         self.shares = gradients
         self.losses = given.zeros(1)
+        self._rbf = None
+        if layout.rbf:
+            self._rbf = RBFBasis(layout, given.parameters, given.jitter, planes, tiles, rows)
 
     def launches(self) -> list[Launch]:
         g, tiling, planes = self._given, self._tiling, self._planes
@@ -202,6 +214,7 @@ class Products:
         second, second_weights, of_shifts = self._operands[0].numel(), self._weights[0].numel(), self._shifts.shape[1]
         weights, kept = (self._weights, self._weight_scales), (self._operands, self._scales, self._by_row)
         shape = {"SPLIT": self._split, "T": planes.T, "H": g.layout.constants["H"]}
+        features = self._by_row if self._rbf is None else self._rbf.features  # without a basis that takes them, unread
         strides = g.batches.mask.stride()[:2]
         arguments: tuple[Any, ...] = (
             g.parameters, *weights, self._shifts, self._wholes, self._blocks, *g.rows, numbers, units, second_weights,
@@ -209,7 +222,8 @@ class Products:
         )  # fmt: skip
         of_rows = {"WEIGHTS": g.constants["WEIGHTS"]}
         launches = [Launch(prepare, (units + 1, members), arguments, {**shape, **of_rows, "num_warps": 4})]
-        shape |= {"PARTS": planes.of_inner, "R": g.layout.constants["R"], "ROWS": tiling.rows, "TRACE": g.trace}
+        shape |= {"PARTS": planes.of_inner, "R": g.layout.constants["R"], "ROWS": tiling.rows}
+        shape |= {"RBF": g.layout.rbf, "TRACE": g.trace}
         of_tiles = {
             **shape,
             "PARTS": planes.of_inner,
@@ -218,31 +232,38 @@ class Products:
             "maxnreg": tiling.registers,
         }
         arguments = (
-            g.parameters, *weights, self._shifts, self._wholes, *kept, self._sums, data.x, data.y, g.slopes, *g.rows,
-            g.count, g.alphas, *self._found, numbers, members, batch, len(data), data.x.shape[1], tiles, rows,
+            g.parameters, *weights, self._shifts, self._wholes, *kept, self._sums, features, data.x, data.y, g.slopes,
+            *g.rows, g.count, g.alphas, *self._found, numbers, members, batch, len(data), data.x.shape[1], tiles, rows,
             *strides, planes.count, units, second, second_weights, of_shifts,
             *g.places("bias", "norm", "expansion", "posterior", "noise_at", "mean_at", "count", "inner"), g.floor,
         )  # fmt: skip
         constants = {**of_tiles, **of_rows, "EXPECTED": g.expected}
-        launches += [Launch(forward, (tiles, members), arguments, constants)]
+        there = Launch(forward, (tiles, members), arguments, constants)
         arguments = (
-            g.parameters, *weights, *kept, self._vectors, g.alphas, *self._found, numbers, tiles, rows, planes.count,
-            units, planes.of_columns, planes.of_columns, second, second_weights,
+            g.parameters, *weights, *kept, self._vectors, features, g.alphas, *self._found, numbers, tiles, rows,
+            planes.count, units, planes.of_columns, planes.of_columns, second, second_weights,
             *g.places("norm", "expansion", "posterior", "noise_at", "count", "inner"), g.floor,
         )  # fmt: skip
         constants = {**of_tiles, "THROUGH": g.through, "MOST_TILES": power(tiles)}
-        launches += [Launch(backward, (tiles, members), arguments, constants)]
+        back = Launch(backward, (tiles, members), arguments, constants)
         arguments = (
             g.parameters, self.shares, self.losses, *kept, self._vectors, self._sums, g.alphas, self._found[0],
             self._tasks, g.kl_weights, g.batches.step, int(g.batches.advance), numbers, tiles, rows, planes.count,
-            second, planes.t + planes.of_rank, planes.t + 2 * planes.of_rank,
+            second, planes.phi, planes.of_v,
             *g.places("norm", "expansion", "posterior", "noise_at", "mean_at", "count"), g.floor,
         )  # fmt: skip
+        of_tiles |= {"EXPECTED": g.expected, "THROUGH": g.through, "MOST_TILES": power(tiles)}
         constants = {**shape, "STEP": min(tiling.step, tiling.rows), "MOST_TILES": power(tiles)}
         constants |= {"num_warps": tiling.product_warps, "num_stages": tiling.stages}
         constants |= {"maxnreg": tiling.product_registers}
         programs = planes.of_rank + len(self._tasks) + 1
-        return [*launches, Launch(weight_gradients, (programs, members), arguments, constants)]
+        of_weights = Launch(weight_gradients, (programs, members), arguments, constants)
+        if self._rbf is None:
+            return [*launches, there, back, of_weights]
+        trace, sizes = (g.alphas, *self._found), (tiles, rows, planes.count, units, second, second_weights)
+        basis = self._rbf.tiles(weights, kept, self._sums, trace, sizes, g.floor, of_tiles)
+        of_kernel = self._rbf.gradients(self.shares, constants)
+        return [*launches, *self._rbf.factors(), there, *basis, back, of_weights, *of_kernel]
 
 
 def power(number: int) -> int:
