@@ -71,9 +71,9 @@ MUTATIONS = [
     ),
     Mutation(
         "the disagreement is added to no variance",
-        "gp/calibration.py",
-        "members.variances + disagreement * members",
-        "members.variances + 0.0 * disagreement * members",
+        "fitting/distance.py",
+        "found.variances + added",
+        "found.variances + 0.0 * added",
         ("fitting/test_distance.py",),
     ),
     # ---- few rows

@@ -144,8 +144,10 @@ def test_a_peer_beats_the_constant_on_a_line(name):
 
 
 def test_the_calibrated_ensemble_is_the_raw_one_calibrated():
-    """One training: the same means, and its seconds for both."""
-    fold, effort = fold_of(*line(240)), replace(CPU, limit=20)
+    """One training: the same means, and its seconds for both. A table's fold has targets in their own units too."""
+    X, y = line(240)
+    own = data.Own(y[:-40], y[-40:-20], y[-20:], 1.0)
+    fold, effort = replace(fold_of(X, y), own=own), replace(CPU, limit=20)
     models = [peers.MODELS[name] for name in ("deep-ensemble", "deep-ensemble-calibrated")]
     (raw,), (calibrated,) = (score(model, fold, effort) for model in models)
     assert raw["seconds"] == calibrated["seconds"] > 0.0

@@ -290,7 +290,7 @@ def _band(fitted: Fitted, x: torch.Tensor, points: int, random_state: int | None
     for k, model in enumerate(fitted.models):
         with torch.no_grad():
             drawn = torch.lerp(model.mean_at(x), model.sample_functions(_DRAWS, generator=draws_from)(x), farther)
-            drawn = stretched(drawn.mT, [k] * _DRAWS, fitted.models, fitted.calibration, x).mT
+            drawn = stretched(drawn.mT, [k] * _DRAWS, fitted.models, fitted.distance, x).mT
             curves.append(fitted.target.inverse(drawn.double()).reshape(_DRAWS, points, -1).mean(2))
     found = torch.cat(curves).numpy()
     low, high = np.quantile(found, [0.025, 0.975], axis=0) - found.mean(0)

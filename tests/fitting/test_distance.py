@@ -16,33 +16,57 @@ from deepbasis.errors import FileFormatError, InputError
 from deepbasis.fitting.distance import Kernel
 from deepbasis.fitting.fitted import KIND
 from deepbasis.fitting.plan import Architecture
-from deepbasis.gp.calibration import Calibration, Widened, widen
+from deepbasis.fitting.slopes import Slopes
 from deepbasis.gp.predictive import GaussianMixture
 from support.regressors import easy, mixed, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_disagreement_widens_each_member_by_the_variance_between_them() -> None:
-    means = torch.tensor([[1.0, 2.0], [3.0, 2.0], [2.0, 5.0]], dtype=torch.float64)
-    members = GaussianMixture(means, torch.full_like(means, 0.5))
-    calibration = Widened((2.0,), (1.0,), disagreement=4.0)
-    found = calibration.apply(members)
-    np.testing.assert_allclose(found.variances, np.tile(2.0 * (0.5 + 4.0 * np.var(means.numpy(), 0, ddof=1)), (3, 1)))
-    of_one = GaussianMixture(means[:1], means[:1])
-    assert torch.equal(widen(of_one, 4.0).variances, means[:1])
-    assert Calibration.from_state({**vars(calibration), "scales": [2.0], "weights": [1.0]}) == calibration
-    # The law of total variance, with what `between` says about the second part of it.
-    within, between = 2.0 * 0.5, calibration.between(3) * np.var(means.numpy(), 0)
-    np.testing.assert_allclose(found.variance, within + between)
+def slopes(usual: float) -> Slopes:
+    """Two rows of two columns, of which the members depend on the first alone."""
+    steep = torch.tensor([2.0, 0.0])
+    return Slopes(steep, torch.tensor([[0.0, 5.0], [1.0, -5.0]]) * steep, torch.tensor([usual]))
+
+
+def test_members_are_wider_by_their_disagreement_where_the_nearest_row_is_far() -> None:
+    x = torch.tensor([[0.0, 90.0], [1.2, 0.0], [3.0, 0.0], [3.0, 0.0], [1e6, 0.0]])
+    means = torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [0.1, 0.11, 0.12], [0.2] * 3, [0.0, 1.0, 2.0]]).double().mT
+    found = slopes(1.0).added(means, x)
+    # 4 away from the row at 1, by a slope of 2; t = 1; Student's 97.5 % quantile of two degrees of freedom is 4.30265.
+    expected = 2.0 / 3.0 * 4.30265 * (4.0 - 1.0 / 4.0) * 0.01
+    np.testing.assert_allclose(found, [0.0, 0.0, expected, 0.0, 1.0], rtol=1e-5)
+    assert torch.equal(slopes(1.0).added(means[:1], x), torch.zeros(5, dtype=torch.float64))
+
+
+def test_slopes_are_those_of_the_members_and_most_rows_are_familiar() -> None:
+    X, y = easy(200)
+    fitted = small(members=3, epochs=60, distance="widen").fit(X, y).fitted_
+    x = torch.from_numpy(fitted.preprocessor.transform(X)).to(fitted.dtype)
+    assert fitted.distance is not None
+    found = fitted.distance.slopes
+    assert found is not None
+    step, squares = 1e-3, []
+    with torch.no_grad():
+        for column in torch.eye(3, dtype=x.dtype):
+            rises = [one.mean_at(x + step * column) - one.mean_at(x - step * column) for one in fitted.models]
+            squares.append(float((torch.stack(rises) / (2.0 * step)).square().mean()))
+        means = torch.stack([one.mean_at(x) for one in fitted.models])
+    np.testing.assert_allclose(found.steep, np.sqrt(squares), rtol=0.02)
+    assert not found.added(means, x).any()  # each row of the fit is its own neighbour
+    others = found._nearest(found.rows, others=True)
+    np.testing.assert_allclose((others <= found.usual).double().mean(), 0.93, atol=0.01)
+    familiar, far = (fitted.predict(X * k).std / replace(fitted, distance=None).predict(X * k).std for k in (1.0, 3.0))
+    np.testing.assert_array_equal(familiar, 1.0)
+    assert np.mean(far > 1.05) > 0.3
 
 
 def test_an_unseen_category_is_a_random_known_one() -> None:
     table, y = mixed()
     model = small(epochs=30, target="identity", distance="widen").fit(table, y)
-    fitted = model.fitted_
-    distance = fitted.distance
-    assert distance is not None
+    assert model.fitted_.distance is not None
+    distance = replace(model.fitted_.distance, slopes=None)
+    fitted = model.fitted_ = replace(model.fitted_, distance=distance)
     new = table[:9].assign(color="violet")
     found = model.predict_dist(new)
     columns = [k for k, name in enumerate(fitted.preprocessor.feature_names_out) if name.startswith("color")]
@@ -53,7 +77,8 @@ def test_an_unseen_category_is_a_random_known_one() -> None:
         lent[:, columns] = donor[columns]
         copies.append(fitted.ensemble.predict(lent.to(fitted.dtype)).double())
     means, scale = torch.stack([one.means for one in copies]), fitted.target.scale
-    variances = torch.stack([one.variances for one in copies]).mean(0) + means.var(0, correction=0)
+    more = 1.0 + 1.0 / len(means)  # of another draw, whose mean is known from so many
+    variances = torch.stack([one.variances for one in copies]).mean(0) + more * means.var(0)
     expected = GaussianMixture(means.mean(0), variances, copies[0].weights)
     np.testing.assert_allclose(found.std, expected.std * scale, rtol=1e-5)
     np.testing.assert_allclose(found.mean, fitted.target.inverse(expected.mean), rtol=1e-5)
@@ -78,19 +103,23 @@ def test_a_number_far_outside_is_unknown_and_one_a_little_outside_is_not() -> No
 
 def test_covariance_and_functions_have_the_disagreement() -> None:
     X, y = easy(60)
-    model = small(members=3, epochs=10, target="identity", dtype="float64").fit(X, y)
-    wider = Widened(**vars(model.calibration_), disagreement=5.0)
-    plain = model.fitted_
-    model.fitted_ = replace(plain, calibration=wider)
-    _, covariance = model.predict(X[:5], return_cov=True)
-    np.testing.assert_allclose(np.diag(covariance), model.predict_dist(X[:5]).variance, rtol=1e-6)
+    model = small(members=3, epochs=10, target="identity", dtype="float64", distance="widen").fit(X, y)
+    far, wide = 3.0 * X[:5], model.fitted_
+    _, covariance = model.predict(far, return_cov=True)
+    plain = replace(wide, distance=None)
+    np.testing.assert_allclose(np.diag(covariance), model.predict_dist(far).variance, rtol=1e-6)
+    assert (np.diag(covariance) > 1.1 * plain.predict(far).variance).any()
     # Functions: the same draws, with the means of their members farther apart. A variance that becomes c times as large
     # is that of means sqrt(c) times as far from their mean.
-    drawn, before = (one.sample_functions(12, random_state=0)(X[:5]) for one in (model.fitted_, plain))
-    x = torch.from_numpy(plain.preprocessor.transform(X[:5]))
+    drawn, before = (one.sample_functions(12, random_state=0)(far) for one in (wide, plain))
+    x = torch.from_numpy(plain.preprocessor.transform(far))
     with torch.no_grad():
-        means = torch.stack([one.mean_at(x) for one in plain.models]).numpy() * plain.target.scale
-    away = (math.sqrt(wider.between(3)) - 1.0) * (means - means.mean(0))
+        means = torch.stack([one.mean_at(x) for one in plain.models])
+    assert wide.distance is not None
+    assert wide.distance.slopes is not None
+    between = (means - means.mean(0)).square().mean(0)
+    farther = (1.0 + wide.distance.slopes.added(means, x) / between).sqrt() - 1.0
+    away = (farther * (means - means.mean(0))).numpy() * plain.target.scale
     found = np.abs((drawn - before).T[:, None] - away).max(2)  # [draws, members]
     assert (found.min(1) < 1e-9).all()
     assert set(found.argmin(1)) == {0, 1, 2}
@@ -108,6 +137,7 @@ def test_the_kernel_takes_over_with_its_weight_by_the_moments_of_a_mixture(tmp_p
     X, y = easy(200)
     fitted = small(dtype="float64", target="identity", distance="widen").fit(X, y).fitted_
     assert fitted.distance is not None
+    fitted = replace(fitted, distance=replace(fitted.distance, slopes=None))
     beside = kernel(0.9)
     x = torch.from_numpy(fitted.preprocessor.transform(X * 1.3))
     outside = fitted.distance.outside(x)
@@ -133,17 +163,16 @@ def test_it_is_off_unless_it_is_asked_for() -> None:
         small(members=2, method="auto", width=8, blocks=1, **more).plan(X, y) for more in ({}, {"distance": "widen"})
     )
     assert asked.distance is not None
-    assert asked.distance.disagreement == 8.0
     assert asked.distance.kernel is not None
     assert replace(asked, distance=None) == plain
     assert asked.from_json(asked.to_json()) == asked
     assert "distance" not in plain.to_json()
     assert "no rows" not in str(plain)
-    assert "8 times the variance between members" in str(asked)
+    assert "wider, by slopes and disagreement" in str(asked)
     X, y = X[:120], y[:120]
     off, on = (small(**more).fit(X, y) for more in ({}, {"distance": "widen"}))
     assert off.fitted_.distance is None
-    assert type(off.calibration_) is Calibration
+    assert off.calibration_ == on.calibration_
     np.testing.assert_array_equal(off.predict_dist(X).std, on.predict_dist(X).std)  # familiar rows of a small table
 
 
@@ -195,7 +224,7 @@ def test_a_gap_and_a_trend() -> None:
     settings = {"members": 2, "epochs": 60, "random_state": 0, "distance": "widen"}
     model = DeepBasisRegressor(**settings).fit(pd.DataFrame({"x": x}), y)
     assert model.fitted_.distance.kernel is not None
-    assert isinstance(model.calibration_, Widened)
+    assert model.fitted_.distance.slopes is not None
     inside = np.linspace(-0.9, 0.9, 19)
     mean, std = model.predict(pd.DataFrame({"x": inside}), return_std=True)
     assert (np.abs(np.sin(2 * inside) - mean) < 3 * std).all()
@@ -215,17 +244,15 @@ def test_it_is_saved_and_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict(new).std, fitted.predict(new).std)
     assert again.fingerprint == fitted.fingerprint != replace(fitted, distance=None).fingerprint
     tensors, metadata = storage.load(path, KIND)
-    for name, bad in (("low", math.nan), ("donors", math.inf), ("most", -100.0)):
+    for name, bad in (("low", math.nan), ("donors", math.inf), ("most", -100.0), ("slopes.rows", math.nan)):
         place = f"distance/0/{name}"
         storage.save(path, KIND, {**tensors, place: torch.full_like(tensors[place], bad)}, metadata)
         with pytest.raises(FileFormatError, match="of its distance"):
             DeepBasisRegressor.load(path)
     beyond = {name: value for name, value in tensors.items() if name.startswith("distance/")}
-    wider = {**metadata["calibration"], "disagreement": 1.0}
-    alone = {name: value for name, value in metadata.items() if name != "distance"}
-    own = {name: value for name, value in tensors.items() if name not in beyond}
-    storage.save(path, KIND, own, {**alone, "calibration": wider})
-    with pytest.raises(FileFormatError, match="it has none"):
+    without = {name: value for name, value in tensors.items() if name != "distance/0/slopes.usual"}
+    storage.save(path, KIND, without, metadata)
+    with pytest.raises(FileFormatError, match="slopes of its distance have other parts"):
         DeepBasisRegressor.load(path)
     small(likelihood="student").fit(table, y).save(path)
     tensors, heavy = storage.load(path, KIND)

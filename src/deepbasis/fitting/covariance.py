@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from deepbasis.errors import InputError
+from deepbasis.fitting.distance import apart
 from deepbasis.fitting.fitted import Fitted
-from deepbasis.gp.calibration import Widened
 from deepbasis.gp.likelihoods import GaussianLikelihood
 
 
@@ -19,7 +19,7 @@ def covariance(fitted: Fitted, X: Any) -> NDArray[np.float64]:
     """Of the targets of all rows together, [rows, rows]: that of f, and the noise on the diagonal.
 
     Of the mixture of members by the law of total covariance: the mean of their covariances, which calibration
-    multiplies by its mean scale, and the covariance of their means, which only a widened one multiplies.
+    multiplies by its mean scale, and the covariance of their means, which is larger where a distance widens it.
     """
     target, models = fitted.target, fitted.models
     if target.outputs:
@@ -40,8 +40,6 @@ def covariance(fitted: Fitted, X: Any) -> NDArray[np.float64]:
         for model in (deepcopy(one).double() for one in models):  # a correction is a difference
             means.append(model.mean_at(x))
             within += model.covariance(x) + model.noise() * torch.eye(len(x), dtype=x.dtype)
-    away = torch.stack(means) - torch.stack(means).mean(0)
+    away = apart(fitted.distance, torch.stack(means), x)
     scale = 1.0 if fitted.calibration is None else fitted.calibration.mean_scale
-    if isinstance(fitted.calibration, Widened):
-        away *= fitted.calibration.between(len(models)) ** 0.5
     return ((scale * within + away.mT @ away) * (target.scale**2 / len(models))).numpy()

@@ -47,7 +47,6 @@ BESIDE = "sv-rbf"
 _BESIDE_RANK = 64
 _FAR_RANK = 32
 _FAR_COLUMNS = 64  # encoded, at most: a lengthscale for each is learnt from few rows
-_DISAGREEMENT = 8.0  # docs/recipe.md
 _HELD_OUT = 0.1  # of the rows
 _OPTIMISM = 0.02  # nats a row
 
@@ -225,19 +224,14 @@ def _most_columns(kernel: Spec, recipe: Recipe, facts: Facts) -> float:
 def _widening(
     spec: Spec, recipe: Recipe, facts: Facts, precision: str, on_gpu: bool, max_steps: int | None
 ) -> Widening:
-    """The members of a small table are calibrated on rows that others have seen: their disagreement says little.
-
-    A shallow kernel of few rows is tried beside networks that nobody has asked for by name.
-    """
-    large = facts.table_rows > recipe.small_rows and spec.objective != EXACT
-    disagreement = _DISAGREEMENT if large else 0.0
+    """A shallow kernel of few rows is tried beside networks that nobody has asked for by name."""
     if spec.method != AUTO or spec.objective is not None or facts.grouped or facts.columns > _FAR_COLUMNS:
-        return Widening(disagreement, None)
+        return Widening(None)
     automatic = ("optimiser", "learning_rate", "epochs", "patience", "embedding")
     changes: dict[str, Any] = {**dict.fromkeys(automatic, AUTO), "objective": EXACT, "members": 1, "dtype": precision}
     kernel = replace(spec, method=FAR, rank=_FAR_RANK, compile=False, calibrate=False, trend="none", **changes)
     alone = replace(facts, rows=facts.table_rows, streamed=False)
-    return Widening(disagreement, candidate(kernel, recipe, alone, on_gpu, max_steps)[0])
+    return Widening(candidate(kernel, recipe, alone, on_gpu, max_steps)[0])
 
 
 def _warnings(settings: Settings, facts: Facts, max_steps: int | None) -> tuple[str, ...]:

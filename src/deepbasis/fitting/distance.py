@@ -1,6 +1,6 @@
 """`Distance`: predictions where there were no rows, of a fit with distance="widen".
 
-Two rules, both nothing on familiar rows:
+Three rules, all nothing on familiar rows, or nearly so:
 
 - A value that is unknown, a category never seen or a number far outside the range of its column, is drawn from the
   known ones: the prediction is averaged over some rows of the fit that lend theirs. Its variance is then that of a
@@ -11,7 +11,8 @@ Two rules, both nothing on familiar rows:
 
       mean = (1 - w) mean_e + w m,    variance = (1 - w) variance_e + w v + w (1 - w) (mean_e - m)^2
 
-What members disagree about is the third part, and belongs to their calibration (`gp.calibration.Widened`).
+- What members disagree about widens them where the nearest rows are far away (`fitting.slopes`).
+
 The functions at the end take None for the distance of any other fit, which then predicts as its members do.
 """
 
@@ -30,13 +31,13 @@ from deepbasis.engine.checks import LARGEST
 from deepbasis.engine.members import Ensemble
 from deepbasis.errors import InputError, check_number
 from deepbasis.fitting.plan import Architecture
-from deepbasis.gp.calibration import Widened
+from deepbasis.fitting.slopes import Slopes
 from deepbasis.gp.likelihoods import NOISE_FLOOR
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import GaussianMixture, Predictive, as_mixture
 from deepbasis.tables.preprocessing import Preprocessor
 
-DONORS = 16
+DONORS = 32
 """Rows of the fit that lend their values."""
 KERNEL_ROWS, FEWEST_ROWS = 600, 30
 """The most rows to train a kernel beside the networks on, and the fewest, to train it or to judge it."""
@@ -95,10 +96,12 @@ class Distance:
     most: Float[Tensor, " d"]
     """Beyond them a number is unknown."""
     kernel: Kernel | None = None
+    slopes: Slopes | None = None
+    """None of one member."""
 
     @classmethod
-    def fit(cls, x: Float[Tensor, "n d"], preprocessor: Preprocessor) -> Distance:
-        """From encoded rows of the fit: some at random."""
+    def fit(cls, x: Float[Tensor, "n d"], preprocessor: Preprocessor, models: Sequence[DeepBasisGP]) -> Distance:
+        """From encoded rows of the fit, some at random, and the members."""
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
         some = x[order[:_SOME]].float()
         low, high = some.aminmax(dim=0)
@@ -110,7 +113,8 @@ class Distance:
                 reach = _REACH * (upper[first] - lower[first])
                 least[first] = torch.minimum(low[first], lower[first] - reach) - _ROUNDING
                 most[first] = torch.maximum(high[first], upper[first] + reach) + _ROUNDING
-        return cls(some[:DONORS], low, high, least, most)
+        slopes = Slopes.fit(models, x) if min(len(models), len(x)) > 1 else None
+        return cls(some[:DONORS], low, high, least, most, slopes=slopes)
 
     def unknown(self, x: Float[Tensor, "b d"], preprocessor: Preprocessor) -> Bool[Tensor, "b d"]:
         """Which encoded values are not known: those of a number far outside, and all of a category without a column."""
@@ -127,11 +131,13 @@ class Distance:
         if not len(strange):
             return found
         means, variances = found.means.clone(), found.variances.clone()
+        k = len(self.donors)
+        more = (k + 1) / max(1, k - 1)  # k / (k - 1) for their mean, (1 + 1 / k) for another draw beside it
         for rows in strange.split(_AT_A_TIME):
             lent = torch.where(unknown[rows, None], self.donors.to(x), x[rows, None])  # [b, k, d]
             each = self._with_kernel(ensemble, lent.flatten(0, 1))
             mean, variance = (part.unflatten(1, lent.shape[:2]) for part in (each.means, each.variances))
-            means[:, rows], variances[:, rows] = mean.mean(2), variance.mean(2) + mean.var(2, correction=0)
+            means[:, rows], variances[:, rows] = mean.mean(2), variance.mean(2) + more * mean.var(2, correction=0)
         return replace(found, means=means, variances=variances)
 
     def mean(self, ensemble: Ensemble, x: Float[Tensor, "b d"], preprocessor: Preprocessor) -> Float[Tensor, " b"]:
@@ -146,6 +152,9 @@ class Distance:
 
     def _with_kernel(self, ensemble: Ensemble, x: Float[Tensor, "b d"]) -> GaussianMixture:
         found = as_mixture(ensemble.predict(x).double())
+        if self.slopes is not None:
+            added = self.slopes.added(found.means[: ensemble.stack.size], x)  # a calibration repeats the means
+            found = replace(found, variances=found.variances + added)
         if self.kernel is None:
             return found
         mean, variance, w = self.kernel.predict(x, self.outside(x))
@@ -164,6 +173,8 @@ class Distance:
 
     def tensors(self) -> dict[str, Tensor]:
         found = {name: getattr(self, name) for name in _TENSORS}
+        if self.slopes is not None:
+            found |= self.slopes.tensors()
         if self.kernel is not None:
             found |= {f"kernel.{name}": value for name, value in self.kernel.model.state_dict().items()}
         return found
@@ -185,14 +196,12 @@ class Distance:
         """From a file of a model of `width` encoded columns; what `contents` cannot have given is a `ValueError`."""
         state = metadata.get("distance")
         if found is None and state is None:
-            if "disagreement" in (metadata["calibration"] or {}):
-                raise ValueError("its calibration is that of a model with a distance, and it has none")
             return None
         if metadata["architecture"]["likelihood"] != "gaussian":
             raise ValueError("it has a distance, and its likelihood is not Gaussian")
         if found is None or not isinstance(state, Mapping) or state.keys() != {"kernel"}:
             raise ValueError("its distance has other parts")
-        own: dict[str, Any] = {name: value for name, value in found.items() if not name.startswith("kernel.")}
+        own: dict[str, Any] = {name: value for name, value in found.items() if "." not in name}
         if own.keys() != set(_TENSORS):
             raise ValueError("its distance has other parts")
         rows = own["donors"].shape[0]
@@ -204,7 +213,9 @@ class Distance:
                 raise ValueError(f"the {name} of its distance is not finite, or beyond {LARGEST:g}")
         if bool((own["low"] > own["high"]).any()) or bool((own["least"] > own["most"]).any()):
             raise ValueError("the ranges of its distance are not in order")
-        parameters = {name.removeprefix("kernel."): value for name, value in found.items() if name not in own}
+        slopes = {name: value for name, value in found.items() if name.startswith("slopes.")}
+        parameters = {name.removeprefix("kernel."): found[name] for name in found.keys() - own.keys() - slopes.keys()}
+        own["slopes"] = Slopes.from_tensors(slopes, width)
         if state["kernel"] is None:
             if parameters:
                 raise ValueError("its distance has a kernel that its metadata do not mention")
@@ -241,15 +252,23 @@ def mean(distance: Distance | None, ensemble: Ensemble, x: Tensor, preprocessor:
     return distance.mean(ensemble, x, preprocessor)
 
 
+def apart(distance: Distance | None, means: Float[Tensor, "e n"], x: Tensor) -> Float[Tensor, "e n"]:
+    """How far from their mean the means of members are, so that the variance between them has what slopes add to it."""
+    away = means - means.mean(0)
+    if distance is None or distance.slopes is None:
+        return away
+    between = away.square().mean(0).clamp_min(torch.finfo(away.dtype).tiny)
+    return away * (1.0 + distance.slopes.added(means, x) / between).sqrt()
+
+
 def stretched(
-    drawn: Tensor, of_member: list[int], models: Sequence[DeepBasisGP], calibration: Any, x: Tensor
+    drawn: Tensor, of_member: list[int], models: Sequence[DeepBasisGP], distance: Distance | None, x: Tensor
 ) -> Tensor:
-    """Draws [rows, n] of the functions of members, with the means as far apart as a widened calibration has them."""
-    if not isinstance(calibration, Widened):
+    """Draws [rows, n] of the functions of members, with their means as far apart as `apart` has them."""
+    if distance is None or distance.slopes is None:
         return drawn
     means = torch.stack([model.mean_at(x) for model in models])
-    away = (calibration.between(len(models)) ** 0.5 - 1.0) * (means - means.mean(0))
-    return drawn + away[of_member].mT
+    return drawn + (apart(distance, means, x) - (means - means.mean(0)))[of_member].mT
 
 
 def contents(distance: Distance | None) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -217,7 +217,7 @@ class Fitted:
             means = {k: models[k].mean_at(x) for k in set(of_member)}
             each = zip(of_member, draws, strict=True)
             found = torch.stack([torch.lerp(means[k], draw(x)[0], farther) for k, draw in each], 1)
-            return far.stretched(found, of_member, models, self.calibration, x)
+            return far.stretched(found, of_member, models, self.distance, x)
 
         def functions(X: Any) -> NDArray[np.float64]:
             return self.target.inverse(torch.cat([drawn(x) for x in self.chunks(X)]).double()).numpy()

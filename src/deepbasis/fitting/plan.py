@@ -147,8 +147,6 @@ class Candidate:
 class Widening:
     """How predictions widen where there were no rows; unknown values are drawn from the known ones in any case."""
 
-    disagreement: float
-    """What the variance between the members' means is multiplied by, beside that of each member, where calibrated."""
     kernel: Candidate | None
     """What may predict beside the networks."""
 
@@ -243,10 +241,10 @@ class Plan:
                 f"; {'calibrated' if one.calibrate else 'not calibrated'}"
             )
         if self.distance is not None:
-            count, kernel = self.distance.disagreement, self.distance.kernel
-            more = f"{count:g} times the variance between members; " if count else ""
+            kernel = self.distance.kernel
             beside = f"; {kernel.architecture.method} may predict far rows" if kernel is not None else ""
-            yield f"where there were no rows: {more}unknown values are drawn from the known ones{beside}"
+            far = "wider, by slopes and disagreement; unknown values are drawn from the known ones"
+            yield f"where there were no rows: {far}{beside}"
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -266,8 +264,7 @@ class Plan:
         distance = None
         if record.get("distance") is not None:
             kernel = record["distance"]["kernel"]
-            several = float(record["distance"]["disagreement"])
-            distance = Widening(several, None if kernel is None else Candidate.from_json(kernel))
+            distance = Widening(None if kernel is None else Candidate.from_json(kernel))
         parts = {
             "hold_out": _read(HoldOut, record["hold_out"]),
             "candidates": tuple(candidates),

@@ -66,7 +66,7 @@ def _fit_rows(spec: Spec, plan: Plan, data: TableData, execution: Execution) -> 
         networks, predicted, folds = _train_networks(runner, spec, data, folds)
         held_out = join_rows([fold.held_out for fold in folds])
         selecting = folds[0].selecting if len(folds) == 1 else limit_copies(held_out, plan.copies_limit)
-        best, predicted = networks.calibrated(predicted, selecting, _disagreement(plan))
+        best, predicted = networks.calibrated(predicted, selecting)
         several = bool(plan.kernels) or len(data.held_out) > 1  # else a large table is not held twice
         everything = data.everything(folds[0].data.x.dtype) if several else folds[0].data
         if plan.kernels and not best.interrupted:
@@ -77,7 +77,7 @@ def _fit_rows(spec: Spec, plan: Plan, data: TableData, execution: Execution) -> 
         scores, doubt = scores_and_doubt(predicted, held_out, constant, data.target)
         novelty, far = data.novelty(), None
         if plan.distance is not None:
-            judging, far = folds[0].held_out, Distance.fit(data.encoded.x, data.preprocessor)
+            judging, far = folds[0].held_out, Distance.fit(data.encoded.x, data.preprocessor, best.models)
             far = _with_kernel(far, runner, best, folds[0].data, judging, predicted[: len(judging)])
         health = diagnose(predicted, held_out, known, best.predict_calibrated, data.target, data.preprocessor)
         fitted_to = [everything if best.candidate.on_all_rows else parts[k % len(parts)].data for k in best.places]
@@ -104,7 +104,7 @@ def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = 
         )
         beta = best.outcomes[0].member.beta
         sums = learned_from_stream(best.models, candidate.settings.objective, beta, stream, validation, team)
-    best, _ = best.calibrated(best.predict(selecting.x), selecting, _disagreement(plan))
+    best, _ = best.calibrated(best.predict(selecting.x), selecting)
     predicted = best.predict(validation.x)
     if best.calibration is not None:
         predicted = best.calibration.apply(predicted)
@@ -122,13 +122,9 @@ def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = 
     far = None
     if plan.distance is not None:
         known = torch.arange(len(validation)) % 2 == 0  # a stream has no other rows at hand
-        far = Distance.fit(data.some, data.preprocessor)
+        far = Distance.fit(data.some, data.preprocessor, best.models)
         far = _with_kernel(far, runner, best, validation.where(known), validation.where(~known), predicted[~known])
     return promised(replace(found, diagnosis=health, statistics=sums, distance=far), data.apart())
-
-
-def _disagreement(plan: Plan) -> float:
-    return 0.0 if plan.distance is None else plan.distance.disagreement
 
 
 def _with_kernel(

@@ -218,7 +218,7 @@ class Arguments:
     distance: str = argument(
         "none",
         one_of(lambda: ("none", WIDEN)),
-        'Whether predictions widen where there were no rows. With "widen" variances grow with what '
+        'Whether predictions widen where there were no rows. With "widen" variances grow, far from the rows, with what '
         "the members disagree about; a category never seen, or a number far outside the range of its column, counts as "
         "a random known one; and a shallow kernel that predicts held-out rows about as well takes over far from the "
         "rows. For one target that is a number, with constant Gaussian noise.",

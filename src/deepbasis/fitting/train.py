@@ -29,7 +29,7 @@ from deepbasis.fitting.plan import Architecture, Candidate, Plan
 from deepbasis.fitting.recipe import HALF
 from deepbasis.fitting.start import Line, builder, distinct_rows, starting_members, straight_lines
 from deepbasis.gp import exact
-from deepbasis.gp.calibration import Calibration, Widened, calibrate, widen
+from deepbasis.gp.calibration import Calibration, calibrate
 from deepbasis.gp.methods import METHODS
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.objectives import weighted_mean
@@ -150,7 +150,7 @@ class Trained:
         mean, variance = exact.leave_one_out(self.models[0], rows.x, rows.number, rows.weight)
         return Gaussian(mean.to(rows.x), variance.to(rows.x))
 
-    def calibrated(self, predicted: Predictive, rows: Rows, disagreement: float = 0.0) -> tuple[Trained, Predictive]:
+    def calibrated(self, predicted: Predictive, rows: Rows) -> tuple[Trained, Predictive]:
         """Calibrated on the predictions for held-out rows, if wanted; the same at every worker, since each has all of
         these rows."""
         scales, several = self.candidate.calibrate, self.architecture.outputs > 0
@@ -159,9 +159,6 @@ class Trained:
         found: Calibration | OutputsCalibration
         if several:
             found = calibrate_outputs(predicted, rows.y, rows.weight, scales=scales)
-        elif disagreement:
-            plain = calibrate(widen(predicted, disagreement), rows.y, rows.weight)
-            found = Widened(**vars(plain), disagreement=disagreement)
         else:
             found = calibrate(predicted, rows.y, rows.weight)
         return replace(self, calibration=found), found.apply(predicted)

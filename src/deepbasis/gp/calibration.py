@@ -11,7 +11,7 @@ NOTE[DIFF]: the paper predicts with the Gaussian itself.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -70,8 +70,6 @@ class Calibration:
         """What `asdict` gave, as JSON has it; None stays None. Anything else is a `ValueError`."""
         if found is None:
             return None
-        if isinstance(found, Mapping) and "disagreement" in found:
-            cls = Widened
         if not isinstance(found, Mapping) or found.keys() != {one.name for one in fields(cls)}:
             raise ValueError("its calibration has no scales and weights, or has more")
         scales, weights = found["scales"], found["weights"]
@@ -94,38 +92,6 @@ class Calibration:
         variances = (scales.to(members.variances.dtype)[..., None] * members.variances).flatten(0, 1)
         means = torch.cat([members.means] * len(self.scales))
         return type(members)(means, variances, (weights * members.shares).flatten())
-
-
-@dataclass(frozen=True)
-class Widened(Calibration):
-    """A calibration of members that are first widened by what they disagree about.
-
-    Where there were no rows networks go different ways, and their errors are larger than their distances from each
-    other. So each variance v_e becomes v_e + c var_e(mean_e), with the constant c of all rows.
-    """
-
-    disagreement: float = 0.0
-    """The constant c."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if check_number("disagreement", self.disagreement, at_least=0.0) > _LARGEST_SCALE:
-            raise InputError(f"disagreement must be at most {_LARGEST_SCALE:g}, got {self.disagreement!r}")
-
-    def apply(self, predicted: Predictive) -> GaussianMixture | Classes:
-        return super().apply(widen(predicted, self.disagreement))
-
-    def between(self, members: int) -> float:
-        """What the variance between the means of so many members, (1 / E) sum_e (mean_e - mean)^2, becomes times."""
-        return 1.0 if members == 1 else 1.0 + self.mean_scale * self.disagreement * members / (members - 1)
-
-
-def widen(predicted: Predictive, disagreement: float) -> GaussianMixture:
-    """Each variance of a mixture of members plus so many times that between their means: v_e + c var_e(mean_e)."""
-    members = as_mixture(predicted)
-    if len(members.means) == 1:
-        return members
-    return replace(members, variances=members.variances + disagreement * members.means.var(0))
 
 
 def calibrate(
