@@ -84,6 +84,7 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	  $(RUN) benchmarks/recipe.py --quick; \
 	else echo "DEEPBASIS_DATA names no folder: the UCI and Ookla experiments and the recipe's ablation are left out"; fi
 	$(RUN) benchmarks/quality.py --quick
+	$(RUN) benchmarks/quality_time.py --quick
 	$(RUN) benchmarks/drawn_tables.py --quick
 	$(RUN) benchmarks/exact.py --quick
 	$(RUN) benchmarks/speed.py --quick

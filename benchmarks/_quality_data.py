@@ -41,9 +41,12 @@ class Own(NamedTuple):
     std: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fold:
-    """Rows to train on, to stop early and select by, and to be scored on; and the seeds that models run with here."""
+    """Rows to train on, to stop early and select by, and to be scored on; and the seeds that models run with here.
+
+    A fold equals itself alone: what was trained on it can be kept by it.
+    """
 
     index: int
     train: Side

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +25,7 @@ CATBOOST_QUANTILES: Mapping[str, Any] = MappingProxyType(
     {"loss_function": "MultiQuantile", "depth": 8, "iterations": 2_000, "early_stopping_rounds": 100}
 )
 REALMLP: Mapping[str, Any] = MappingProxyType({"epochs": 256, "batch_size": 256})
+BAGS = 4
 TABM: Mapping[str, Any] = MappingProxyType({"batch_size": 256})
 
 _LISTED = ",".join(f"{level:g}" for level in LEVELS)
@@ -73,14 +75,15 @@ def fit_catboost_quantiles(fold: Fold, seeds: Sequence[int], effort: Effort) -> 
     return [Trained(lambda x: Quantiles(torch.from_numpy(model.predict(x.numpy()))), model.tree_count_)]
 
 
-def fit_realmlp(fold: Fold, seeds: Sequence[int], effort: Effort) -> list[Trained]:
+def fit_realmlp(fold: Fold, seeds: Sequence[int], effort: Effort, bags: int = 1) -> list[Trained]:
+    """`bags` of them see all rows but one part each, on which they stop: the mean of their quantiles."""
     from pytabkit import RealMLP_TD_Regressor
 
     (seed,) = seeds
     model = RealMLP_TD_Regressor(
         device=str(effort.device),
         random_state=seed,
-        n_cv=1,
+        n_cv=bags,
         n_refit=0,
         n_threads=effort.threads,
         train_metric_name=f"multi_pinball({_LISTED})",
@@ -88,7 +91,7 @@ def fit_realmlp(fold: Fold, seeds: Sequence[int], effort: Effort) -> list[Traine
         n_epochs=effort.at_most(REALMLP["epochs"]),
         batch_size=REALMLP["batch_size"],
     )
-    _fit_quietly(model, fold)
+    _fit_quietly(model, fold, own_validation=bags > 1)
     return [Trained(lambda x: Quantiles(torch.from_numpy(np.asarray(model.predict(x.numpy())))), None)]
 
 
@@ -109,12 +112,15 @@ def fit_tabm(fold: Fold, seeds: Sequence[int], effort: Effort) -> list[Trained]:
     return [Trained(lambda x: Points(torch.from_numpy(np.asarray(model.predict(x.numpy())))), None)]
 
 
-def _fit_quietly(model: Any, fold: Fold) -> None:
+def _fit_quietly(model: Any, fold: Fold, own_validation: bool = False) -> None:
     X, y, X_val, y_val = _arrays(fold)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.fit(X, y, X_val=X_val, y_val=y_val)
+        if own_validation:
+            model.fit(np.concatenate([X, X_val]), np.concatenate([y, y_val]))
+        else:
+            model.fit(X, y, X_val=X_val, y_val=y_val)
 
 
 def _arrays(fold: Fold) -> tuple[Any, Any, Any, Any]:
@@ -146,6 +152,14 @@ QUANTILE_MODELS = (
         "by the same loss on the validation rows",
         fit_realmlp,
         REALMLP,
+        "pytabkit",
+    ),
+    Model(
+        "realmlp-bagged",
+        "four of `realmlp`, each without another quarter of training and validation rows, on which it stops; the mean "
+        "of their quantiles",
+        partial(fit_realmlp, bags=BAGS),
+        {**REALMLP, "bags": BAGS},
         "pytabkit",
     ),
     Model(

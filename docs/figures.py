@@ -55,6 +55,55 @@ def quality(results: Path) -> object:
     return plots.without_frame(ax).figure
 
 
+FRONT = {
+    "deepbasis": ("deepbasis, default", "*", plots.BLUE),
+    **{name: PEERS[name] for name in ("catboost", "ngboost", "sklearn-gp", "realmlp")},
+    "deep-ensemble-calibrated": ("deep ensembles, calibrated", "^", plots.PURPLE),
+    "catboost-quantiles": ("CatBoost, quantiles", "p", "#F0C040"),
+    "hgb": ("scikit-learn, boosted quantiles", "h", plots.VERMILLION),
+    "realmlp-bagged": ("RealMLP, bagged", "d", "#0B5E9C"),
+    "ridge": ("ridge", "_", plots.INK),
+}
+
+
+def front(results: Path) -> object:
+    """A panel for each table: the step line joins those models that none beats in both ways."""
+    seconds = pd.read_csv(results / "quality" / "seconds.csv")
+    table = pd.read_csv(results / "quality" / "table.csv")
+    table = table[(table["split"] == "table") & (table["metric"] == "crps_40")]
+    scores = table.pivot(index="dataset", columns="model", values="mean")
+    names = [name for name in dict.fromkeys(seconds["table"]) if name in scores.index]
+    figure = plots.new_figure(9.0, 2.3 * -(-len(names) // 3) + 0.5)
+    panels = list(figure.subplots(-(-len(names) // 3), 3, squeeze=False).flat)
+    for ax in panels:
+        ax.set_visible(False)
+    handles: dict[str, object] = {}
+    for ax, name in zip(panels, names, strict=False):
+        ax.set_visible(True)
+        relative = seconds[seconds["table"] == name].groupby("model")["relative"].mean()
+        known = [one for one in FRONT if one in relative.index and scores.loc[name].notna().get(one, False)]
+        best = np.inf
+        steps = []
+        for one in sorted(known, key=lambda one: relative[one]):
+            if scores.loc[name, one] < best:
+                best = scores.loc[name, one]
+                steps.append((relative[one], best))
+        ax.step(*zip(*steps, strict=True), where="post", color=plots.GREY, lw=1, zorder=0)
+        for one in known:
+            label, marker, colour = FRONT[one]
+            size = 12 if one == "deepbasis" else 6
+            (drawn,) = ax.plot(relative[one], scores.loc[name, one], marker, color=colour, ms=size, ls="", label=label)
+            handles.setdefault(label, drawn)
+        ax.set(xscale="log", yscale="log")
+        ax.set_title(name, fontsize=9)
+        ax.tick_params(labelsize=7, which="both")
+        plots.without_frame(ax)
+    figure.supxlabel("time of a fit on two cores, relative to ours", fontsize=9)
+    figure.supylabel("CRPS, 40 levels", fontsize=9)
+    figure.legend(handles=[*handles.values()], frameon=False, fontsize=8, loc="outside lower center", ncols=5)
+    return figure
+
+
 def coverage(results: Path) -> object:
     shares = wide(quality_table(results), "coverage_95")
     figure = plots.new_figure(8.0, 1.6 + 0.22 * len(shares))
@@ -129,6 +178,7 @@ def classes(results: Path) -> object:
 
 FIGURES: dict[str, Draw] = {
     "quality": quality,
+    "front": front,
     "coverage": coverage,
     "guarantee": guarantee,
     "novelty": novelty,
