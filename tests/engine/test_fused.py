@@ -335,6 +335,13 @@ def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):
     assert why_not(build("dbk-rbf", 3, rank=64)) is None
     assert why_not(build("dbk-silu", 3, embedding="fourier")) is not None
     assert why_not(build("dbk-silu", 3, likelihood="student")) is not None
+
+    class Other(SiLU):
+        """Of a user, with a forward of its own."""
+
+    model = build("dbk-silu", 3)
+    model.expansion.__class__ = Other
+    assert why_not(model) is not None
     assert why_not(build("dbk-silu", 3)) is None
 
 

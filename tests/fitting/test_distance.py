@@ -61,6 +61,21 @@ def test_slopes_are_those_of_the_members_and_most_rows_are_familiar() -> None:
     assert np.mean(far > 1.05) > 0.3
 
 
+def test_copies_of_rows_and_a_caller_without_gradients_change_nothing() -> None:
+    X, y = easy(150)
+    models = small(members=2, epochs=5, distance="widen").fit(X, y).fitted_.models
+    x = torch.from_numpy(X).float()
+    once = Slopes.fit(models, x)
+    with torch.no_grad():
+        twice = Slopes.fit(models, x.repeat(2, 1))
+    assert once is not None
+    assert twice is not None
+    torch.testing.assert_close(twice.usual, once.usual, rtol=0.02, atol=0.0)
+    assert Slopes.fit(models, x[:1].repeat(9, 1)) is None
+    assert Slopes.fit(models[:1], x) is None
+    assert once.added(torch.zeros(2, 0), x[:0]).shape == (0,)
+
+
 def test_an_unseen_category_is_a_random_known_one() -> None:
     table, y = mixed()
     model = small(epochs=30, target="identity", distance="widen").fit(table, y)
@@ -244,7 +259,13 @@ def test_it_is_saved_and_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict(new).std, fitted.predict(new).std)
     assert again.fingerprint == fitted.fingerprint != replace(fitted, distance=None).fingerprint
     tensors, metadata = storage.load(path, KIND)
-    for name, bad in (("low", math.nan), ("donors", math.inf), ("most", -100.0), ("slopes.rows", math.nan)):
+    for name, bad in (
+        ("low", math.nan),
+        ("donors", math.inf),
+        ("most", -100.0),
+        ("slopes.rows", math.nan),
+        ("slopes.usual", -1.0),
+    ):
         place = f"distance/0/{name}"
         storage.save(path, KIND, {**tensors, place: torch.full_like(tensors[place], bad)}, metadata)
         with pytest.raises(FileFormatError, match="of its distance"):

@@ -97,7 +97,7 @@ class Distance:
     """Beyond them a number is unknown."""
     kernel: Kernel | None = None
     slopes: Slopes | None = None
-    """None of one member."""
+    """None of one member, or of rows all alike."""
 
     @classmethod
     def fit(cls, x: Float[Tensor, "n d"], preprocessor: Preprocessor, models: Sequence[DeepBasisGP]) -> Distance:
@@ -113,8 +113,7 @@ class Distance:
                 reach = _REACH * (upper[first] - lower[first])
                 least[first] = torch.minimum(low[first], lower[first] - reach) - _ROUNDING
                 most[first] = torch.maximum(high[first], upper[first] + reach) + _ROUNDING
-        slopes = Slopes.fit(models, x) if min(len(models), len(x)) > 1 else None
-        return cls(some[:DONORS], low, high, least, most, slopes=slopes)
+        return cls(some[:DONORS], low, high, least, most, slopes=Slopes.fit(models, x))
 
     def unknown(self, x: Float[Tensor, "b d"], preprocessor: Preprocessor) -> Bool[Tensor, "b d"]:
         """Which encoded values are not known: those of a number far outside, and all of a category without a column."""
@@ -126,7 +125,7 @@ class Distance:
 
     def predicted(self, ensemble: Ensemble, x: Float[Tensor, "b d"], preprocessor: Preprocessor) -> GaussianMixture:
         unknown = self.unknown(x, preprocessor)
-        found = self._with_kernel(ensemble, torch.where(unknown, self.donors[0].to(x), x))
+        found = self._widened(ensemble, torch.where(unknown, self.donors[0].to(x), x))
         strange = unknown.any(1).nonzero()[:, 0]
         if not len(strange):
             return found
@@ -135,7 +134,7 @@ class Distance:
         more = (k + 1) / max(1, k - 1)  # k / (k - 1) for their mean, (1 + 1 / k) for another draw beside it
         for rows in strange.split(_AT_A_TIME):
             lent = torch.where(unknown[rows, None], self.donors.to(x), x[rows, None])  # [b, k, d]
-            each = self._with_kernel(ensemble, lent.flatten(0, 1))
+            each = self._widened(ensemble, lent.flatten(0, 1))
             mean, variance = (part.unflatten(1, lent.shape[:2]) for part in (each.means, each.variances))
             means[:, rows], variances[:, rows] = mean.mean(2), variance.mean(2) + more * mean.var(2, correction=0)
         return replace(found, means=means, variances=variances)
@@ -150,7 +149,7 @@ class Distance:
         smooth, _, w = self.kernel.predict(x, self.outside(x))
         return torch.lerp(mean, smooth, w)
 
-    def _with_kernel(self, ensemble: Ensemble, x: Float[Tensor, "b d"]) -> GaussianMixture:
+    def _widened(self, ensemble: Ensemble, x: Float[Tensor, "b d"]) -> GaussianMixture:
         found = as_mixture(ensemble.predict(x).double())
         if self.slopes is not None:
             added = self.slopes.added(found.means[: ensemble.stack.size], x)  # a calibration repeats the means

@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from deepbasis.engine.checks import LARGEST
 from deepbasis.gp.model import DeepBasisGP
 
 ROWS = 2_000
@@ -38,7 +39,6 @@ _TIMES = 2.0 / 3.0
 _LARGEST_ADDED = 1.0  # about the variance of the target, in the units that it is trained in
 _ROWS_AT_A_TIME = 128  # their distances stay in the cache
 _TINY = 1e-30
-_LARGEST = 1e12  # number in a file
 
 
 @dataclass(frozen=True)
@@ -51,23 +51,27 @@ class Slopes:
     """t, the only number of it."""
 
     @classmethod
-    def fit(cls, models: Sequence[DeepBasisGP], x: Float[Tensor, "n d"]) -> Slopes:
-        """Of the members, and encoded rows of the fit: some at random."""
+    def fit(cls, models: Sequence[DeepBasisGP], x: Float[Tensor, "n d"]) -> Slopes | None:
+        """Of the members, and encoded rows of the fit: some at random. None of one member, or of rows all alike."""
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
         some = x[order[:ROWS]].float()
+        distinct = torch.unique(some, dim=0)  # beside its copy no row is far from another one
+        if min(len(models), len(distinct)) < 2:
+            return None
         squares = torch.zeros(x.shape[1], dtype=torch.float64)
         for model in models:
-            like = next(model.parameters())
-            at = some[:_STEEP_ROWS].to(like).requires_grad_()
-            (slope,) = torch.autograd.grad(model.mean_at(at).sum(), at)
+            at = some[:_STEEP_ROWS].to(next(model.parameters())).requires_grad_()
+            with torch.enable_grad():
+                (slope,) = torch.autograd.grad(model.mean_at(at).sum(), at)
             squares += slope.double().square().mean(0).cpu() / len(models)
-        found = cls(squares.sqrt().float(), some * squares.sqrt().float(), torch.zeros(1))
+        steep = squares.sqrt().float()
+        found = cls(steep, distinct * steep, torch.zeros(1))
         usual = found._nearest(found.rows, others=True).quantile(_USUAL, dim=0, keepdim=True)
         return cls(found.steep, found.rows, usual)
 
     def added(self, means: Float[Tensor, "e b"], x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
         """What the variance of each member becomes larger by, from their means at encoded rows."""
-        if len(means) == 1:
+        if len(means) == 1 or not len(x):
             return torch.zeros_like(means[0])
         squares = self._nearest(x.float().cpu() * self.steep)
         beyond = (squares - self.usual).clamp_min(0.0) / squares.clamp_min(_TINY).sqrt()
@@ -80,14 +84,14 @@ class Slopes:
 
     def _nearest(self, z: Float[Tensor, "b d"], others: bool = False) -> Float[Tensor, " b"]:
         """The squared distance of scaled rows to the nearest of the fit; of these themselves, to the nearest other."""
-        found = []
+        found = z.new_empty(len(z))
         for first in range(0, len(z), _ROWS_AT_A_TIME):
             part = z[first : first + _ROWS_AT_A_TIME]
             away = torch.addmm(self._sizes, part, self.rows.mT, alpha=-2.0)  # |z - r|^2 = |z|^2 + (|r|^2 - 2 z r)
             if others:
                 away[range(len(part)), range(first, first + len(part))] = torch.inf
-            found.append((away.amin(1) + part.square().sum(1)).clamp_min(0.0))
-        return torch.cat(found)
+            found[first : first + len(part)] = (away.amin(1) + part.square().sum(1)).clamp_min(0.0)
+        return found
 
     # ---- the file ----------------------------------------------------------------------------------------------
 
@@ -106,8 +110,10 @@ class Slopes:
         for name, values in own.items():
             if values.dtype != torch.float32 or values.shape != sizes[name]:
                 raise ValueError(f"the {name} of its distance has another shape or type")
-            if not bool((values.abs() <= _LARGEST).all()):
-                raise ValueError(f"the {name} of its distance is not finite, or beyond {_LARGEST:g}")
+            if not bool((values.abs() <= LARGEST).all()):
+                raise ValueError(f"the {name} of its distance is not finite, or beyond {LARGEST:g}")
+        if bool((own["steep"] < 0.0).any()) or bool((own["usual"] < 0.0).any()):
+            raise ValueError("the slopes of its distance are below 0")
         return cls(**own)
 
 

@@ -23,7 +23,7 @@ _FREQUENCIES, _OUTPUTS = 8, 3
 def why_not(model: DeepBasisGP) -> str | None:
     """Why the kernels cannot train a model of this kind; None if they can."""
     backbone, expansion, likelihood = model.backbone, model.expansion, model.likelihood
-    if type(backbone) is not ResNet or not isinstance(expansion, SiLU | RBF):
+    if type(backbone) is not ResNet or not (type(expansion) is SiLU or type(expansion) is RBF):
         return "they are for a ResNet with a SiLU or an RBF expansion"
     embedding = backbone.embedding
     if embedding is not None and isinstance(expansion, RBF):
@@ -45,7 +45,7 @@ def why_not(model: DeepBasisGP) -> str | None:
 
 
 def _why_no_kernel(expansion: RBF, width: int, inner: int) -> str | None:
-    if type(expansion) is not RBF or expansion.log_slope is not None:
+    if expansion.log_slope is not None:
         return "they know the RBF kernel alone"
     if width > min(64, inner) or expansion.rank not in (width, 2 * width):
         points = "once or twice as many inducing points"

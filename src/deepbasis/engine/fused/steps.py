@@ -77,7 +77,7 @@ class Plain(Protocol):
 
 
 class FusedSteps:
-    """Algorithm 3, lines 2 to 7, in three to five launches: see docs/engine.md.
+    """Algorithm 3, lines 2 to 7, in a few launches: see docs/engine.md.
 
     The memories of the optimisers and of the average become arenas too; checkpoints are those of the plain steps.
     """
