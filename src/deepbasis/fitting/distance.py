@@ -214,7 +214,7 @@ class Distance:
             raise ValueError("the ranges of its distance are not in order")
         slopes = {name: value for name, value in found.items() if name.startswith("slopes.")}
         parameters = {name.removeprefix("kernel."): found[name] for name in found.keys() - own.keys() - slopes.keys()}
-        own["slopes"] = Slopes.from_tensors(slopes, width)
+        own["slopes"] = Slopes.from_tensors(slopes, width, LARGEST)
         if state["kernel"] is None:
             if parameters:
                 raise ValueError("its distance has a kernel that its metadata do not mention")

@@ -27,7 +27,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from deepbasis.engine.checks import LARGEST
 from deepbasis.gp.model import DeepBasisGP
 
 ROWS = 2_000
@@ -99,8 +98,8 @@ class Slopes:
         return {f"slopes.{one.name}": getattr(self, one.name) for one in fields(self)}
 
     @classmethod
-    def from_tensors(cls, found: Mapping[str, Tensor], width: int) -> Slopes | None:
-        """What `tensors` gave, of a model of `width` encoded columns; None of nothing."""
+    def from_tensors(cls, found: Mapping[str, Tensor], width: int, largest: float) -> Slopes | None:
+        """What `tensors` gave, of a model of `width` encoded columns, no number beyond `largest`; None of nothing."""
         if not found:
             return None
         own = {name.removeprefix("slopes."): value for name, value in found.items()}
@@ -110,8 +109,8 @@ class Slopes:
         for name, values in own.items():
             if values.dtype != torch.float32 or values.shape != sizes[name]:
                 raise ValueError(f"the {name} of its distance has another shape or type")
-            if not bool((values.abs() <= LARGEST).all()):
-                raise ValueError(f"the {name} of its distance is not finite, or beyond {LARGEST:g}")
+            if not bool((values.abs() <= largest).all()):
+                raise ValueError(f"the {name} of its distance is not finite, or beyond {largest:g}")
         if bool((own["steep"] < 0.0).any()) or bool((own["usual"] < 0.0).any()):
             raise ValueError("the slopes of its distance are below 0")
         return cls(**own)
