@@ -4,15 +4,16 @@
     python benchmarks/quality_time.py --quick                                          # a made-up table, seconds
 
 The first split of each table, one fit of each model, one after the other, with two threads; ours is fitted first and
-last, and the mean counts. Not every peer can be installed on every machine: a line says on which it was, and
-`relative` is the time over ours there. What a machine has measured is not measured again.
+last, and the mean counts. Not every peer can be installed on every machine: a line says on which it was. What a machine
+has measured is not measured again. Peers that come later are a further call, numbered in `call`, with a line of ours of
+its own: `relative` is the time over ours of the same machine, table and call.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 
 from _machine import describe
 from _quality_data import CV, FULL, QUICK, TABLE, Fold, Task, folds
-from _quality_model import Effort, score
+from _quality_model import Effort, Model, score
 from _quality_peers import MODELS
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "quality" / "seconds.csv"
@@ -39,9 +40,11 @@ PEERS = (
     "hgb",
     "realmlp",
     "realmlp-bagged",
+    "tabm",
     "ridge",
+    "constant",
 )
-KEY = ["machine", "table", "model"]
+PLACE = ["machine", "table"]
 
 
 def main() -> None:
@@ -65,41 +68,65 @@ def main() -> None:
     machine = f"{facts['cpu']}, {arguments.threads} cores"
     wanted = [name for name in arguments.models.split(",") if MODELS[name].installed]
     for table in arguments.tables.split(","):
-        there = known(arguments.out)
-        own = there[(there["machine"] == machine) & (there["table"] == table)]
-        missing = [name for name in wanted if name not in set(own["model"])]
         fold = next(folds(Task(TABLE, table), FULL.of_seeds(1), Path(arguments.data_dir)))
-        if missing:
-            rows = [{"machine": machine, "table": table, **row} for row in timed(fold, missing, effort)]
-            new = pd.DataFrame(rows).drop_duplicates(KEY)
-            old = known(arguments.out)  # others may have written in the meantime
-            kept = old[~old[KEY].apply(tuple, axis=1).isin(set(new[KEY].apply(tuple, axis=1)))] if len(old) else old
-            pd.concat([kept, new]).to_csv(arguments.out, index=False, float_format="%.5g")
+        new = add(arguments.out, machine, table, fold, wanted, effort)
+        if new is not None:
             print(table, new[["model", "seconds", "relative"]].to_string(index=False), sep="\n", flush=True)
 
 
-def known(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path) if path.exists() else pd.DataFrame({name: [] for name in KEY})
+def add(
+    path: Path,
+    machine: str,
+    table: str,
+    fold: Fold,
+    wanted: Sequence[str],
+    effort: Effort,
+    models: Mapping[str, Model] = MODELS,
+) -> pd.DataFrame | None:
+    """A call, of the peers that are not in the file yet; none where there are no such peers."""
+    names = missing(here(path, machine, table)["model"], fold, wanted, models)
+    if not names:
+        return None
+    rows = list(timed(fold, names, effort, models))
+    call = here(path, machine, table)["call"].max()  # others may have written in the meantime
+    found = {"machine": machine, "table": table, "call": 1 if pd.isna(call) else 1 + int(call)}
+    new = pd.DataFrame([{**found, **row} for row in rows])
+    old = [pd.read_csv(path)] if path.exists() else []
+    pd.concat([*old, new]).to_csv(path, index=False, float_format="%.5g")
+    return new
 
 
-def timed(fold: Fold, peers: Sequence[str], effort: Effort) -> Iterator[dict[str, Any]]:
-    """Ours first, with the mean of its two times."""
+def here(path: Path, machine: str, table: str) -> pd.DataFrame:
+    """The lines of a machine and a table."""
+    if not path.exists():
+        return pd.DataFrame({name: [] for name in (*PLACE, "call", "model")})
+    found = pd.read_csv(path)
+    return found[(found[PLACE] == [machine, table]).all(axis=1)]
+
+
+def missing(there: Sequence[str], fold: Fold, wanted: Sequence[str], models: Mapping[str, Model]) -> list[str]:
+    """Without those that so many rows are too many for."""
+    rows = len(fold.train.y) + len(fold.validation.y)
+    mosts = {name: models[name].most_rows for name in wanted if name not in set(there)}
+    return [name for name, most in mosts.items() if most is None or rows <= most]
+
+
+def timed(
+    fold: Fold, peers: Sequence[str], effort: Effort, models: Mapping[str, Model] = MODELS
+) -> Iterator[dict[str, Any]]:
+    """Ours first, with the mean of its two times. A model that broke down has no time and no scores."""
 
     def fitted(name: str) -> dict[str, Any]:
-        (found,) = score(MODELS[name], fold, effort)
+        (found,) = score(models[name], fold, effort)
         return {"model": name, "rows": len(fold.train.y), "columns": fold.columns, **found}
 
-    def able(name: str) -> bool:
-        most = MODELS[name].most_rows
-        return most is None or len(fold.train.y) + len(fold.validation.y) <= most
-
     first = fitted(OURS)
-    others = [fitted(name) for name in peers if able(name)]
+    others = [fitted(name) for name in peers]
     last = fitted(OURS)
     own = (first["seconds"] + last["seconds"]) / 2
     for found in [{**first, "seconds": own}, *others]:
-        kept = {name: found[name] for name in ("model", "rows", "columns", "seconds", "crps_40", "mae")}
-        yield {**kept, "relative": found["seconds"] / own}
+        kept = {name: found.get(name) for name in ("model", "rows", "columns", "seconds", "crps_40", "mae")}
+        yield {**kept, "relative": None if found["seconds"] is None else found["seconds"] / own}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ import _quality_pool as pool
 import _quality_simple as simple
 import drawn_tables
 import quality
+import quality_time
 from _quality_data import CV, TABLE, Fold, Task
 from _quality_model import (
     LEVELS,
@@ -242,6 +244,56 @@ def test_many_processes_find_what_one_does(tmp_path):
         for a, b in zip(one.values["folds"], other.values["folds"], strict=True):
             assert {**a, "seconds": 0} == {**b, "seconds": 0}
     assert quality.units(folders[1], ONE_TASK, CPU, wanted) == []
+
+
+# ---- seconds -------------------------------------------------------------------------------------------------------
+
+
+def broken_model(fold: Fold, seeds, effort) -> list[Trained]:
+    raise np.linalg.LinAlgError("not positive definite")
+
+
+def test_seconds_are_measured_once_and_beside_ours_of_the_same_call(tmp_path):
+    fold, file, fits = fold_of(*line(60)), tmp_path / "seconds.csv", []
+
+    def watched(fold: Fold, seeds, effort) -> list[Trained]:
+        fits.append(seeds)
+        return gaussian_model(fold, seeds, effort)
+
+    models = {
+        "deepbasis": Model("deepbasis", "", watched),
+        "ridge": Model("ridge", "", gaussian_model),
+        "hgb": Model("hgb", "", quantile_model),
+        "catboost": Model("catboost", "", broken_model),
+        "sklearn-gp": Model("sklearn-gp", "", gaussian_model, most_rows=39),  # of 40
+    }
+
+    def add(*names: str, table: str = "a") -> pd.DataFrame | None:
+        return quality_time.add(file, "m", table, fold, names, CPU, models)
+
+    assert add("ridge", "sklearn-gp") is not None
+    assert add("ridge", "sklearn-gp") is None
+    assert add("sklearn-gp", table="b") is None
+    assert add("ridge", "hgb", "catboost") is not None
+    assert add("ridge", "hgb", "catboost", "sklearn-gp") is None
+    assert len(fits) == 4
+    found = pd.read_csv(file)
+    of_call = [["deepbasis", "ridge"], ["deepbasis", "hgb", "catboost"]]
+    assert [list(some["model"]) for _, some in found.groupby("call")] == of_call
+    for _, some in found.groupby("call"):
+        own = some.loc[some["model"] == "deepbasis", "seconds"].item()
+        seconds = some["seconds"].to_numpy()
+        assert some["relative"].to_numpy() == pytest.approx(seconds / own, rel=2e-4, nan_ok=True)  # five digits each
+    assert set(found.loc[found["relative"].isna(), "model"]) == {"catboost"}
+
+
+def test_recorded_seconds_are_beside_ours_of_the_same_call():
+    found = pd.read_csv(quality_time.RESULTS)
+    for _, some in found.groupby([*quality_time.PLACE, "call"]):
+        assert some["model"].is_unique
+        own = some.loc[some["model"] == quality_time.OURS, "seconds"].item()
+        assert some["relative"].to_numpy() == pytest.approx(some["seconds"].to_numpy() / own, rel=2e-4, nan_ok=True)
+    assert set(quality_time.PEERS) <= set(peers.MODELS)
 
 
 # ---- drawn tables --------------------------------------------------------------------------------------------------
