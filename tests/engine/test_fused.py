@@ -17,7 +17,7 @@ from deepbasis.engine.training import train
 from deepbasis.engine.wave import Wave
 from deepbasis.gp.build import build
 from deepbasis.gp.embedding import PeriodicLinear
-from deepbasis.gp.expansion import JITTER
+from deepbasis.gp.expansion import JITTER, SiLU
 from deepbasis.gp.model import DeepBasisGP
 
 GPU = torch.cuda.is_available()
