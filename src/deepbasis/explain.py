@@ -285,14 +285,14 @@ def at_each_value(
 
 def _band(fitted: Fitted, x: torch.Tensor, points: int, random_state: int | None) -> tuple[Floats, Floats]:
     """How far below and above their mean 95 % of the drawn curves lie."""
-    draws_from, curves = generator(random_state), []
+    draws_from, models = generator(random_state), fitted.models
     farther = 1.0 if fitted.calibration is None else fitted.calibration.mean_scale**0.5
-    for k, model in enumerate(fitted.models):
-        with torch.no_grad():
-            drawn = torch.lerp(model.mean_at(x), model.sample_functions(_DRAWS, generator=draws_from)(x), farther)
-            drawn = stretched(drawn.mT, [k] * _DRAWS, fitted.models, fitted.distance, x).mT
-            curves.append(fitted.target.inverse(drawn.double()).reshape(_DRAWS, points, -1).mean(2))
-    found = torch.cat(curves).numpy()
+    with torch.no_grad():
+        draws = [(model.mean_at(x), model.sample_functions(_DRAWS, generator=draws_from)(x)) for model in models]
+        drawn = torch.cat([torch.lerp(*one, farther) for one in draws]).mT
+        of_member = [k for k in range(len(models)) for _ in range(_DRAWS)]
+        drawn = stretched(drawn, of_member, models, fitted.distance, x).mT
+        found = fitted.target.inverse(drawn.double()).reshape(len(drawn), points, -1).mean(2).numpy()
     low, high = np.quantile(found, [0.025, 0.975], axis=0) - found.mean(0)
     return low, high
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from deepbasis import DeepBasisClassifier, DeepBasisRegressor, storage
+from deepbasis import DeepBasisClassifier, DeepBasisRegressor, explain, storage
 from deepbasis.engine.members import Member
 from deepbasis.errors import FileFormatError, InputError
 from deepbasis.fitting.distance import Kernel
@@ -138,6 +138,25 @@ def test_covariance_and_functions_have_the_disagreement() -> None:
     found = np.abs((drawn - before).T[:, None] - away).max(2)  # [draws, members]
     assert (found.min(1) < 1e-9).all()
     assert set(found.argmin(1)) == {0, 1, 2}
+
+
+def test_the_band_of_an_effect_evaluates_a_member_as_often_among_many_as_among_few() -> None:
+    X, y = easy(60)
+    counts, widths = [], []
+    for members in (2, 4):
+        fitted = small(members=members, epochs=5, target="identity", distance="widen").fit(X, y).fitted_
+        assert fitted.distance is not None
+        calls: list[int] = []
+        last = fitted.models[-1].backbone  # an ensemble predicts by the modules of the first
+        with last.register_forward_hook(lambda *_, calls=calls: calls.append(1)):
+            wide, plain = (
+                explain.effect(one, explain.Sample.of(fitted, 3.0 * X), "x0")
+                for one in (fitted, replace(fitted, distance=None))
+            )
+        counts.append(len(calls))
+        widths.append(((wide.upper - wide.lower) / (plain.upper - plain.lower)).max())
+    assert counts[0] == counts[1] > 0
+    assert min(widths) > 1.05
 
 
 def kernel(usual: float) -> Kernel:

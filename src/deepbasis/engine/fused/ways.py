@@ -169,9 +169,9 @@ class Products:
 
         An RBF basis has no other way.
         """
-        planes = Planes.of(layout, 1)
         if layout.rbf:
             return True
+        planes = Planes.of(layout, 1)
         if layout.arguments["waved"] or planes.of_rank not in _MANY_ROWS or planes.T != _MEASURED:
             return False
         return members * batch >= _MANY_ROWS[planes.of_rank]
