@@ -142,7 +142,7 @@ def compute(work: list[Unit], folder: Path, out: Path, jobs: int, minutes: float
                 rows = found.next(None if end == float("inf") else max(0.0, end - time.monotonic()))
             except multiprocessing.TimeoutError:
                 break
-            pd.DataFrame(rows).round(4).to_csv(out, mode="a", header=not out.exists(), index=False)
+            pd.DataFrame(rows).to_csv(out, mode="a", header=not out.exists(), index=False, float_format="%.6g")
             done += 1
     print(f"{done} of {len(work)} fits", flush=True)
 
