@@ -99,6 +99,7 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) benchmarks/trust_cross.py --quick
 	$(RUN) benchmarks/trust_gaps.py --quick
 	$(RUN) benchmarks/trust_copies.py --quick
+	$(RUN) benchmarks/trust_far.py --quick
 	$(RUN) benchmarks/bayesopt.py --quick
 	$(RUN) benchmarks/export.py --quick
 	$(RUN) benchmarks/updates.py --quick

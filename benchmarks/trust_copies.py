@@ -1,29 +1,33 @@
 """Coverage on keggdirected, most of whose rows are copies: by rows, and with each distinct input counted once.
 
-    python benchmarks/trust_copies.py --data-dir FOLDER --device cuda    # 20 splits, a minute -> results/trust/copies.*
-    python benchmarks/trust_copies.py --quick                            # a made-up table, seconds: on the screen
+    python benchmarks/trust_copies.py --data-dir FOLDER --device cuda  # 20 splits, a minute -> results/trust/copies.csv
+    python benchmarks/trust_copies.py --quick                          # a made-up table, seconds: on the screen
 
 Splits are random, 8:1:1, with all copies of an input on one side. The default is fitted to the first two parts. One
-input has 4,240 copies: where it is among the test rows, a mean over rows is mostly about that one input.
+input has 4,240 copies: where it is among the test rows, a mean over rows is mostly about that one input. Splits that
+are in the file stay, and only the others are run; `device` is what each was fitted on.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from _machine import made
+from _machine import describe, one_line
 from deepbasis import DeepBasisRegressor
+from deepbasis.engine.device import present
 from deepbasis.errors import FitWarning, NoveltyWarning
 from deepbasis.paper import data_uci, splits
+from deepbasis.storage import write_atomically
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "trust"
-LEVEL = 0.95
+FILE, LEVEL = "copies.csv", 0.95
 
 
 def main() -> None:
@@ -43,13 +47,20 @@ def main() -> None:
         print(score(X, y, 0, members=2, epochs=5, method="dbk-silu"))
         return
     X, y = (np.asarray(array, np.float64) for array in data_uci.load("keggdirected", arguments.data_dir))
-    found = []
-    for number in range(arguments.splits):
-        found.append({"split": number, **score(X, y, number, device=arguments.device)})
-        print(found[-1], flush=True)
-        write(arguments.out, found)  # as it goes
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    facts = describe(present(arguments.device))
+    run = f"{facts['date'][:10]}, revision {facts['revision']}; {one_line(facts)}"
+    found = recorded(arguments.out / FILE)
+    for number in missing(found, arguments.splits):
+        one = {
+            "split": number,
+            **score(X, y, number, device=arguments.device),
+            "device": facts.get("gpu", facts["cpu"]),
+        }
+        print(one, flush=True)
+        found = add(arguments.out / FILE, one, run)  # as it goes
     for name in ("coverage_by_inputs", "coverage_by_rows"):
-        values = np.array([one[name] for one in found])
+        values = found[name]
         print(f"{name}: mean {values.mean():.4f}, {values.min():.3f} to {values.max():.3f} over {len(found)} splits")
 
 
@@ -75,13 +86,24 @@ def score(X: np.ndarray, y: np.ndarray, number: int, **changes: object) -> dict[
     }
 
 
-def write(folder: Path, found: list[dict[str, float]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "copies.csv", "w", newline="") as file:
-        table = csv.DictWriter(file, found[0])
-        table.writeheader()
-        table.writerows(found)
-        file.write(f"# {made()}\n")
+def recorded(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, comment="#") if path.exists() else pd.DataFrame({"split": []})
+
+
+def missing(found: pd.DataFrame, splits: int) -> list[int]:
+    return [number for number in range(splits) if number not in set(found["split"])]
+
+
+def add(path: Path, one: dict[str, Any], run: str) -> pd.DataFrame:
+    """To what the file has by now, in the order of the splits; below stand the runs that it comes from."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    runs = dict.fromkeys([*(line for line in lines if line.startswith("#")), f"# {run}"])
+    old = recorded(path)
+    found = pd.concat([old[old["split"] != one["split"]], pd.DataFrame([one])]).sort_values("split")
+    found = found.astype({"split": int})
+    text = found.to_csv(index=False, float_format="%.6g") + "".join(f"{line}\n" for line in runs)
+    write_atomically(path, text.encode())
+    return found
 
 
 if __name__ == "__main__":
