@@ -86,6 +86,7 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) benchmarks/quality.py --quick
 	$(RUN) benchmarks/quality_time.py --quick
 	$(RUN) benchmarks/drawn_tables.py --quick
+	$(RUN) benchmarks/categories.py --quick
 	$(RUN) benchmarks/exact.py --quick
 	$(RUN) benchmarks/speed.py --quick
 	$(RUN) benchmarks/likelihood_cost.py --quick

@@ -76,6 +76,13 @@ MUTATIONS = [
         "found.variances + 0.0 * added",
         ("fitting/test_distance.py",),
     ),
+    Mutation(
+        "rows know the effects of their own part",
+        "tables/effects.py",
+        "effects(all_n - n, all_s - s)",
+        "effects(all_n + 0 * n, all_s + 0 * s)",
+        ("tables/test_effects.py",),
+    ),
     # ---- few rows
     fitting("alternatives: the worse is taken", "run", "(theirs < ours)", "(theirs > ours)", "censored"),
     gp("waves of flags: 0 and 1 are exchanged", "embedding", "(at_1 - at_0)", "(at_0 - at_1)", "embedding"),

@@ -7,9 +7,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from deepbasis.tables.encoders import MAX_CATEGORIES, MAX_SPIKES, masses, mean_and_std, quantile, squash
+from deepbasis.tables.encoders import MAX_CATEGORIES, MAX_SPIKES, squash
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.reading import read_columns
+from deepbasis.tables.weighted import masses, mean_and_std, quantile
 
 NORMAL_IQR = 1.3489795003921634
 

@@ -25,6 +25,8 @@ from deepbasis.fitting.spec import OUTPUTS, Spec
 from deepbasis.fitting.start import straight_line
 from deepbasis.fitting.targets import outputs_scaler, target_scaler
 from deepbasis.gp.rates import RATE
+from deepbasis.hashing import splitmix64
+from deepbasis.tables.effects import PARTS, responses, seem_new, with_effects
 from deepbasis.tables.labels import Labels
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise
@@ -60,6 +62,8 @@ class TableData:
     """Of the encoded rows in the table, where some were left out."""
     apart: Apart | None = None
     """Rows that nothing of the fit sees."""
+    unlike: Mask | None = None
+    """Rows that are encoded as if their categories were new, where there are many of these."""
     without: tuple[TableData, ...] = ()
     """Of a cross-conformal promise: the same without each part of the rows in turn, which it sets apart."""
 
@@ -123,13 +127,25 @@ class TableData:
         preprocessor = Preprocessor.fit(table.names, table.columns, table.weight, **how)
         notes = (*meant.notes, *constants(table.columns, [one.width > 0 for one in preprocessor.encodings]))
         x = preprocessor.encoded(table.columns)
-        masks = _masks(spec, row_labels(x, table.groups), table) if validation is None else ()
-        known = table  # the rows that some member is fitted to
+        more = preprocessor.identities(table.columns)
+        labels = row_labels(np.hstack([x, more]) if more.shape[1] else x, table.groups)
+        masks = _masks(spec, labels, table) if validation is None else ()
+        known, unlike = table, None  # the rows that some member is fitted to
         if len(masks) == 1 and masks[0].any():
             known = table.rows(~masks[0])
             preprocessor = Preprocessor.fit(table.names, known.columns, known.weight, **how)
             x = preprocessor.encoded(table.columns)
         inside = np.arange(len(table)) if known is table else np.flatnonzero(~masks[0])
+        if more.shape[1]:  # members that hold out parts of a small table know no target of these
+            part = _part(masks if len(masks) > 1 else fold_masks(_dense(labels[inside]), known.weight, PARTS))
+            classes = 0 if given.labels is None else len(given.labels.values)
+            observed = responses(known.y, known.weight, classes, known.exposure)
+            preprocessor, others = with_effects(preprocessor, known.columns, observed, known.weight, part)
+            x = preprocessor.encoded(table.columns)
+            new = seem_new(splitmix64(labels[inside]))
+            x[inside] = others.written(known.columns, part, new, x[inside])
+            unlike = np.zeros(len(x), dtype=bool)
+            unlike[inside] = new
         rows = None if validation is None else validation(preprocessor)
         if rows is not None and (rows.y.shape[1:] != table.y.shape[1:] or rows.outputs != table.outputs):
             raise InputError("y_val must have the same columns as y, in the same order")
@@ -171,6 +187,7 @@ class TableData:
             len(given),
             numbers,
             None if away is None else _apart(away, preprocessor),
+            unlike=unlike,
         )
 
     def facts(self, spec: Spec) -> Facts:
@@ -197,8 +214,13 @@ class TableData:
 
     def novelty(self) -> Novelty:
         """New rows may be of new groups: then it is calibrated on such."""
-        by_group = self.grouped and len(self.held_out) > 0
-        return Novelty.fit(self.encoded.x, torch.from_numpy(self.held_out[0]) if by_group else None)
+        x, held_out = self.encoded.x, None
+        if self.grouped and len(self.held_out) > 0:
+            held_out = torch.from_numpy(self.held_out[0])
+        if self.unlike is not None:
+            usual = torch.from_numpy(~self.unlike)
+            x, held_out = x[usual], None if held_out is None else held_out[usual]
+        return Novelty.fit(x, held_out)
 
     def everything(self, dtype: torch.dtype) -> Rows:
         return self.encoded.to(_CPU, dtype)
@@ -255,6 +277,18 @@ class TableData:
     def _where(self, mask: Mask) -> Rows:
         """All rows if nothing could be held out: they are fitted and validate."""
         return self.encoded if mask.all() or not mask.any() else self.encoded.where(torch.from_numpy(mask))
+
+
+def _part(masks: Sequence[Mask]) -> NDArray[np.int64]:
+    """[n]: which of the masks each row is in; rows of no mask are a part, too."""
+    part = np.full(len(masks[0]), len(masks))
+    for k, mask in enumerate(masks):
+        part[mask] = k
+    return part
+
+
+def _dense(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.unique(labels, return_inverse=True)[1]
 
 
 def _observed(target: TargetScaler, table: Table, censored: bool) -> Floats:

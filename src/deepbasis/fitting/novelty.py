@@ -266,7 +266,11 @@ def changes(novelty: Novelty, preprocessor: Preprocessor, x: Float[Tensor, "b d"
 
 
 def _new_levels(encoding: Encoding, novelty: Novelty, x: Tensor, columns: slice) -> tuple[float, str]:
-    """A value that has no column of its own has not been seen, or seldom."""
+    """A value that has no column of its own has not been seen, or seldom; one without an effect has not been known."""
+    if encoding.effects:
+        known = columns.stop - encoding.missing - 1
+        share = 1.0 - float(x[:, known].mean()) / max(float(novelty.center[known]), 1e-6)
+        return share, f"new values in {per_cent(min(share, 1.0))} of the rows"
     own = slice(columns.start, columns.start + len(encoding.categories))
     gaps = slice(columns.stop - encoding.missing, columns.stop)
     share = 1.0 - float(x[:, own].sum(1).mean()) - float(x[:, gaps].sum(1).mean())

@@ -29,6 +29,7 @@ from deepbasis.fitting.targets import outputs_scaler, target_scaler
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.columns import Array, Column
+from deepbasis.tables.effects import OtherParts, position_parts
 from deepbasis.tables.encoded import Encoder
 from deepbasis.tables.order import Piece, Prefetcher, Shard, batches, mixed
 from deepbasis.tables.preprocessing import Preprocessor
@@ -194,6 +195,8 @@ class StreamData:
     """Of the memory."""
     promising: bool = False
     """Every second row held out is set apart, and not even validated on."""
+    others: OtherParts | None = None
+    """For the rows that are trained on, where columns have many categories."""
 
     @classmethod
     def of(
@@ -213,17 +216,20 @@ class StreamData:
         fraction = None if validation is not None else hold_out(spec, source.rows).fraction
         _from_all(lambda: _refuse_early(spec, source, roles, fraction, limit), team)
         survey = take_survey(source, roles, fraction, limit, team, spec.verbose)
-        preprocessor = survey.preprocessor(spec)
         statistics = survey.statistics
         rows, moments = statistics.in_order(), statistics.target_moments
+        preprocessor, others = statistics.with_effects(survey.preprocessor(spec), roles)
+
+        def inputs(some: Array) -> Array:
+            sample = [column.rows(rows[some]) for column in statistics.sample]
+            x = preprocessor.encoded(sample)
+            return x if others is None else others.written(sample, *position_parts(statistics.hashes[rows[some]]), x)
+
         if roles.labels is not None:
             target, because = TargetScaler(0.0, 1.0, roles.labels), str(roles.labels)
         else:
             weight = None if statistics.weight is None else statistics.weight[rows]
             y, ends = statistics.sample_y[rows], np.array([moments.low, moments.high])
-
-            def inputs(some: Array) -> Array:
-                return preprocessor.encoded([column.rows(rows[some]) for column in statistics.sample])
 
             with FileBlock(source.name, 0, None).located():
                 if roles.outputs:
@@ -238,14 +244,16 @@ class StreamData:
                     target, because = target_scaler(spec, y, weight, np.concatenate([y, ends]), inputs, **beside)
         if target.warp is None:
             target = replace(statistics.target(), lower=target.lower, upper=target.upper)
-        few = rows[: min(REFERENCE + CALIBRATION, max(1, _SOME_CELLS // preprocessor.width))]
-        some = torch.from_numpy(preprocessor.encoded([column.rows(few) for column in statistics.sample])).float()
+        few = np.arange(min(len(rows), REFERENCE + CALIBRATION, max(1, _SOME_CELLS // preprocessor.width)))
+        if others is not None:
+            few = few[~position_parts(statistics.hashes[rows[few]])[1]]
+        some = torch.from_numpy(inputs(few)).float()
         survey = replace(survey, statistics=replace(statistics, sample=[]))  # it has been used, and may be large
-        return cls(survey, preprocessor, target, because, some, validation, limit, promising)
+        return cls(survey, preprocessor, target, because, some, validation, limit, promising, others)
 
     def encoder(self, dtype: torch.dtype) -> Encoder:
         roles, precision = self.survey.roles, torch.empty(0, dtype=dtype).numpy().dtype
-        return Encoder(roles, self.preprocessor, self.target, precision, roles.is_censored)
+        return Encoder(roles, self.preprocessor, self.target, precision, roles.is_censored, self.others)
 
     def validation(self, dtype: torch.dtype) -> Rows:
         if self.validation_source is None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deepbasis.errors import InputError
 from deepbasis.tables.cells import NOTHING, Rule
 from deepbasis.tables.columns import MISSING, YEARS, Array, Column
+from deepbasis.tables.weighted import masses, mean_and_std, median_and_scale, quantile
 
 MAX_CATEGORIES = 32
 """Categories with a column of their own, the most frequent ones; the rest share one."""
@@ -33,7 +36,6 @@ FAR_OUT = 1000.0
 """Numbers this many robust scales from the median are left out of the mean and the standard deviation."""
 
 _SPIKE_ROWS, _SPIKE_SHARE = 10.0, 0.001  # that a value needs, the larger of the two, to be a spike
-_NORMAL_IQR = 1.3489795003921634  # of a standard normal: the scale is the standard deviation of what is normal
 
 _CYCLES = {"day of year": (366, 365.25), "day of week": (7, 7.0), "hour": (1440, 1440.0)}
 """Phase -> (how many steps it has, how many make a full turn). The hour is resolved to the minute."""
@@ -67,6 +69,10 @@ class Encoding:
     """How the column was made of text; None where it was read as it is."""
     spikes: tuple[float, ...] = ()
     """Numbers that have an indicator each, in ascending order."""
+    levels: tuple[str, ...] = ()
+    """Of more categories than have a column: those whose effects on the target are known (`effects.py`)."""
+    effects: tuple[tuple[float, ...], ...] = ()
+    """An output column each, with a number for each level; the last says how well the others are known."""
 
     @property
     def is_left_out(self) -> bool:
@@ -78,15 +84,35 @@ class Encoding:
         return len(self.names(""))
 
     @property
+    def first_effect(self) -> int:
+        """The place of the first effect among the output columns."""
+        return self.width - len(self.effects) - self.missing
+
+    @property
     def are_flags(self) -> list[bool]:
         """Which of the output columns hold 0 and 1: categories, frequent numbers and gaps."""
-        others = 0 if self.kind == "categorical" else self.varies + 2 * len(self.phases)
+        if self.kind == "categorical":
+            return [True] * self.first_effect + [False] * len(self.effects) + [True] * self.missing
+        others = self.varies + 2 * len(self.phases)
         return [False] * others + [True] * (self.width - others)
+
+    @cached_property
+    def slots(self) -> dict[str, int]:
+        """Level -> its place among the levels."""
+        return {name: slot for slot, name in enumerate(self.levels)}
+
+    @cached_property
+    def table(self) -> Array:
+        """[levels, effects]"""
+        return np.array(self.effects).T
 
     def names(self, column: str) -> list[str]:
         """The output columns, in order."""
         if self.kind == "categorical":
             names = [f"{column}={name}" for name in self.categories] * self.varies + [f"{column} (other)"] * self.other
+            several = len(self.effects) > 2
+            names += [f"{column} (effect{f' {k + 1}' if several else ''})" for k in range(len(self.effects) - 1)]
+            names += [f"{column} (known)"] * bool(self.effects)
         else:
             names = [f"{column} (year)" if self.kind == "datetime" else column] * self.varies
             names += [f"{column} ({phase}, {wave})" for phase in self.phases for wave in ("sin", "cos")]
@@ -140,7 +166,7 @@ def fit_encoding(
     if column.kind == "boolean":
         return Encoding("boolean", missing, varies, 0.5, 0.5, 2 * quantile(distinct, mass, 0.5) - 1)
     if column.kind == "datetime":
-        center, scale = _median_and_scale(distinct, mass)
+        center, scale = median_and_scale(distinct, mass)
         scale = _usable(scale or mean_and_std(distinct, mass)[1])
         phases = tuple(phase for phase, steps in _steps(distinct).items() if steps.min() != steps.max())
         return Encoding("datetime", missing, varies, center, scale, phases=phases, linear=LINEAR_DATES)
@@ -178,43 +204,13 @@ def _usable(scale: float) -> float:
     return min(max(scale or 1.0, float(limits.tiny)), float(limits.max))
 
 
-def masses(values: Array, weight: Array | None) -> tuple[Array, Array]:
-    """The distinct values in ascending order, and the weight of each. Every statistic starts here.
-
-    Equal values are summed in order of weight, so that the order of the rows does not change the last bit.
-    """
-    if weight is None:
-        distinct, counts = np.unique(values, return_counts=True)
-        return distinct, counts.astype(np.float64)
-    order = np.lexsort((weight, values))
-    values, weight = values[order], weight[order]
-    starts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
-    return values[starts], np.add.reduceat(weight, starts)
-
-
-def quantile(distinct: Array, mass: Array, q: float) -> float:
-    """The smallest value with at least a fraction q of the mass at or below it (inverted CDF)."""
-    below = np.cumsum(mass)
-    return float(distinct[np.searchsorted(below, q * below[-1] * (1 - 1e-12))]) + 0.0  # -0.0 is 0.0
-
-
-def mean_and_std(distinct: Array, mass: Array) -> tuple[float, float]:
-    if len(distinct) == 1:
-        return float(distinct[0]), 0.0
-    unit = math.ldexp(1.0, math.frexp(float(np.abs(distinct).max()))[1] - 1)  # a power of two: squares of 1e300
-    scaled = distinct / unit
-    mean = float(np.sum(mass * scaled) / np.sum(mass))
-    variance = float(np.sum(mass * (scaled - mean) ** 2) / np.sum(mass))
-    return mean * unit, math.sqrt(variance) * unit
-
-
 def _ordinary_range(distinct: Array, mass: Array) -> tuple[float, float]:
     """The range of values that enter the mean and the standard deviation: the median plus or minus 1000 scales.
 
     Some columns hold a 1e30, or -999999 for a missing value: left in, it would make all other values look the same.
     If the quartiles coincide, the scale is the median distance of the values that differ from the median.
     """
-    center, scale = _median_and_scale(distinct, mass)
+    center, scale = median_and_scale(distinct, mass)
     if scale == 0.0:
         with np.errstate(over="ignore"):
             distance = np.abs(distinct - center)
@@ -224,12 +220,6 @@ def _ordinary_range(distinct: Array, mass: Array) -> tuple[float, float]:
         away = away[np.argsort(distance[away], kind="stable")]
         scale = quantile(distance[away], mass[away], 0.5)
     return center - FAR_OUT * scale, center + FAR_OUT * scale
-
-
-def _median_and_scale(distinct: Array, mass: Array) -> tuple[float, float]:
-    """The median, and the interquartile range over a normal's."""
-    low, center, high = (quantile(distinct, mass, q) for q in (0.25, 0.5, 0.75))
-    return center, high / _NORMAL_IQR - low / _NORMAL_IQR
 
 
 def _steps(seconds: Array) -> dict[str, Array]:
@@ -284,6 +274,15 @@ def _encode_categories(encoding: Encoding, column: Column, out: Array) -> None:
     slot = lookup[column.values]
     rows = np.flatnonzero(slot >= 0)
     out[rows, slot[rows]] = 1.0
+    if encoding.effects:
+        level = level_slots(encoding, column)
+        rows, first = np.flatnonzero(level >= 0), encoding.first_effect
+        out[rows, first : first + len(encoding.effects)] = encoding.table[level[rows]]
+
+
+def level_slots(encoding: Encoding, column: Column) -> NDArray[np.int64]:
+    """[n]: the place of each row's category among the levels; -1 where it is missing or not among them."""
+    return np.array([*(encoding.slots.get(name, -1) for name in column.categories), -1])[column.values]
 
 
 def check_kind(encoding: Encoding, column: Column) -> Column:

@@ -5,7 +5,8 @@ What each kind of column becomes (in brackets: the names of the outputs for a co
 - numeric, and durations in seconds: (c - mean) / standard deviation, squashed where it is far out [c]; where the
   target is a class, also indicators of the frequent values of a column that is mostly one value [c=7298]
 - boolean: -1 and +1 [c]
-- text and categories: one-hot for the 32 most frequent [c=red], and one more for any others [c (other)]
+- text and categories: one-hot for the 32 most frequent [c=red], and one more for any others [c (other)]; where there
+  are others, also the effect of each level on the target and how well it is known [c (effect), c (known)]
 - dates (UTC where they have a zone): the trend, (c - median) / robust scale, squashed too [c (year)], and sine and
   cosine of each cycle that varies in training [c (hour, sin)] …
 
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deepbasis.errors import FileFormatError, InputError
+from deepbasis.hashing import name_hashes
 from deepbasis.tables.cells import NOTHING, OddCells, Rule
 from deepbasis.tables.columns import KINDS, Column, missing_column
 from deepbasis.tables.encoders import (
@@ -187,6 +189,15 @@ class Preprocessor:
         self.encode(columns, out, odd)
         return out
 
+    def identities(self, columns: Sequence[Column]) -> NDArray[np.float64]:
+        """[n, k]: a number for each category where several share an encoded column, to tell rows apart by."""
+        found = []
+        for encoding, column in zip(self.encodings, self.checked(columns), strict=True):
+            if encoding.other:
+                hashes = (name_hashes(column.categories) >> np.uint64(11)).astype(np.float64)
+                found.append(np.append(hashes, -1.0)[column.values])
+        return np.stack(found, 1) if found else np.zeros((len(columns[0].values), 0))
+
     def encode(self, columns: Iterable[Column], out: NDArray[Any], odd: OddCells | None = None) -> None:
         """Columns that have been read into `out` [n, width], which holds zeros; `odd` counts cells that say nothing."""
         start = 0
@@ -265,8 +276,10 @@ def _name_mismatch(names: list[str], seen: list[str]) -> str:
 def _encoding(record: Any) -> Encoding:
     """One column's encoding from JSON, each field checked."""
     _check(record.keys() == {field.name for field in fields(Encoding)}, "the fields of a column")
-    lists = {name: record[name] for name in ("categories", "phases", "spikes")}
-    _check(all(isinstance(value, list | tuple) for value in lists.values()), "categories, phases, spikes must be lists")
+    lists = {name: record[name] for name in ("categories", "phases", "spikes", "levels", "effects")}
+    _check(all(isinstance(value, list | tuple) for value in lists.values()), f"{', '.join(lists)} must be lists")
+    _check(all(isinstance(one, list | tuple) for one in lists["effects"]), "effects must be lists of numbers")
+    lists["effects"] = [tuple(one) for one in lists["effects"]]
     rule = None if record["rule"] is None else Rule(**record["rule"])
     encoding = Encoding(**{**record, **{name: tuple(value) for name, value in lists.items()}, "rule": rule})
     _check(encoding.kind in KINDS, f"unknown kind {encoding.kind!r}")
@@ -279,7 +292,13 @@ def _encoding(record: Any) -> Encoding:
     _check((encoding.kind == "numeric" and encoding.varies) or not encoding.spikes, "spikes of what are no numbers")
     _check(encoding.varies or not encoding.other, "a rest of categories where there is one")
     _check(all(type(flag) is bool for flag in (encoding.missing, encoding.varies, encoding.other)), "flags")
+    _check(encoding.other or not encoding.effects, "effects of categories that have a column each")
+    _check(bool(encoding.levels) == bool(encoding.effects) and len(encoding.effects) != 1, "effects without levels")
+    _check(all(len(one) == len(encoding.levels) for one in encoding.effects), "an effect for each level")
+    _check(all(type(name) is str for name in encoding.levels), "levels must be texts")
+    _check(len(set(encoding.levels)) == len(encoding.levels), "levels")
     numbers = (encoding.center, encoding.scale, encoding.fill, encoding.linear, *encoding.spikes)
+    numbers += tuple(number for one in encoding.effects for number in one)
     _check(all(isinstance(number, float) and math.isfinite(number) for number in numbers), "numbers must be finite")
     _check(encoding.scale > 0 and 0 < encoding.linear < FLAT, "scale, and where the squash begins, must be > 0")
     _check(all(type(name) is str for name in encoding.categories), "categories must be texts")

@@ -21,7 +21,6 @@ from deepbasis.gp.predictive import Predictive
 from deepbasis.gp.rates import RATE, Rate
 from deepbasis.gp.warped import Warped
 from deepbasis.gp.warps import Log, Warp, warp_from_state
-from deepbasis.tables.encoders import masses, mean_and_std
 from deepbasis.tables.labels import CLASSES, Labels
 from deepbasis.tables.targets import (
     LARGEST,
@@ -31,6 +30,7 @@ from deepbasis.tables.targets import (
     check_targets,
     output_names,
 )
+from deepbasis.tables.weighted import masses, mean_and_std
 
 Floats = NDArray[np.float64]
 

@@ -21,13 +21,15 @@ from deepbasis.errors import InputError
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import NOTHING
 from deepbasis.tables.columns import MISSING, Array, Column, joined, missing_column
-from deepbasis.tables.encoders import STANDARD, Encoding, fit_encoding, mean_and_std, no_values
+from deepbasis.tables.effects import OtherParts, position_parts, responses, with_effects
+from deepbasis.tables.encoders import STANDARD, Encoding, fit_encoding, no_values
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise
 from deepbasis.tables.roles import Roles
 from deepbasis.tables.scaler import TargetScaler
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import HeldOut, position_hashes
+from deepbasis.tables.weighted import mean_and_std
 
 _FEWEST_ROWS, _MOST_ROWS = 1_024, 65_536  # of the sample
 _MOST_CELLS = 10_000_000  # of it, whatever the number of columns
@@ -222,6 +224,19 @@ class TableStatistics:
                 encodings.append(Encoding("numeric" if column.kind == MISSING else column.kind, missing, varies=False))
         notes = (*meant.notes, *constants(meant.columns, [one.width > 0 for one in encodings]))
         return Preprocessor(self.names, tuple(encodings), notes)
+
+    def with_effects(self, preprocessor: Preprocessor, roles: Roles) -> tuple[Preprocessor, OtherParts | None]:
+        """Of the levels in the sample. With groups there are none: every part would have rows of every group."""
+        if roles.groups is not None or not any(one.other for one in preprocessor.encodings):
+            return preprocessor, None
+        y, exposure = self.sample_y, None
+        if roles.exposure is not None:
+            y, exposure = y.T
+        elif roles.is_censored:
+            y = y[:, 0]
+        classes = 0 if roles.labels is None else len(roles.labels.values)
+        part, _ = position_parts(self.hashes)
+        return with_effects(preprocessor, self.sample, responses(y, self.weight, classes, exposure), self.weight, part)
 
     def target(self) -> TargetScaler:
         moments = self.target_moments

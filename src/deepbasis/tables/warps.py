@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from deepbasis.errors import InputError
 from deepbasis.gp.discrete import MOST_VALUES, Steps
 from deepbasis.gp.warps import Spline
-from deepbasis.tables.encoders import masses
+from deepbasis.tables.weighted import masses
 
 Floats = NDArray[np.float64]
 
