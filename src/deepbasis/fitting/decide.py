@@ -47,6 +47,7 @@ BESIDE = "sv-rbf"
 _BESIDE_RANK = 64
 _FAR_RANK = 32
 _FAR_COLUMNS = 64  # encoded, at most: a lengthscale for each is learnt from few rows
+_LINE_COLUMNS = 512  # encoded, of a line through few rows
 _HELD_OUT = 0.1  # of the rows
 _OPTIMISM = 0.02  # nats a row
 
@@ -217,7 +218,8 @@ def _most_columns(kernel: Spec, recipe: Recipe, facts: Facts) -> float:
     """A linear kernel has a basis function for each column: it is not tried where they would be most of the work."""
     method = METHODS[kernel.method]
     if method.is_line:
-        return recipe.inducing_points
+        few = facts.table_rows <= recipe.small_rows
+        return _LINE_COLUMNS if few else recipe.inducing_points
     return rank_of(kernel, recipe, facts) if "linear" in method.expansion else math.inf
 
 
