@@ -192,8 +192,9 @@ class Preprocessor:
     def identities(self, columns: Sequence[Column]) -> NDArray[np.float64]:
         """[n, k]: a number for each category where several share an encoded column, to tell rows apart by."""
         found = []
-        for encoding, column in zip(self.encodings, self.checked(columns), strict=True):
+        for encoding, given in zip(self.encodings, columns, strict=True):
             if encoding.other:
+                column = check_kind(encoding, given)
                 hashes = (name_hashes(column.categories) >> np.uint64(11)).astype(np.float64)
                 found.append(np.append(hashes, -1.0)[column.values])
         return np.stack(found, 1) if found else np.zeros((len(columns[0].values), 0))
