@@ -191,6 +191,9 @@ def units(folder: Folder, size: Size, effort: Effort, wanted: Wanted) -> list[Un
             if not wanted.has(own, name):
                 continue
             part = folder.recorded(own)
+            if part is not None and not folder.made_with(own, settings_of(task, model, size, effort)):
+                folder.tell(f"{own} is left as an earlier version made it: delete its line, and it is computed again")
+                continue
             there = set() if part is None else {record["fold"] for record in part.values["folds"]}
             found += [unit for unit in units_of(task, size, model, own) if unit.fold not in there]
     return found

@@ -246,6 +246,16 @@ def test_many_processes_find_what_one_does(tmp_path):
     assert quality.units(folders[1], ONE_TASK, CPU, wanted) == []
 
 
+def test_nothing_is_computed_to_be_thrown_away(tmp_path):
+    """What belongs to a part that other settings made cannot be added to it."""
+    wanted, said = quality.Wanted(["ridge"]), []
+    folder = Folder(tmp_path, torch.device("cpu"), tell=said.append)
+    list(quality.collect(folder, ONE_TASK, CPU, wanted))
+    more = replace(ONE_TASK, cv_repeats=ONE_TASK.cv_repeats + 1)  # changes the settings of a part
+    assert quality.units(folder, more, CPU, wanted) == []
+    assert "delete its line" in said[-1]
+
+
 # ---- seconds -------------------------------------------------------------------------------------------------------
 
 

@@ -97,6 +97,10 @@ class Folder:
         """The part of this name, whatever its settings."""
         return self._read(name) if self.has(name) else None
 
+    def made_with(self, name: str, settings: Mapping[str, Any]) -> bool:
+        """Whether the part of this name, which is recorded, has these settings."""
+        return bool(self._records.lines()[name]["settings"] == dict(settings))
+
     def checkpoint(self, name: str) -> Path:
         """Where the training of a part is checkpointed: a call that was killed goes on from there."""
         return self.path / "parts" / f"{name}.training"
