@@ -29,6 +29,8 @@ class EpochReport:
     """Rows times active members, per second, over this epoch."""
     seconds_left: float
     """Seconds left, if every remaining epoch runs and takes as long as the last ones did."""
+    turns: int = 1
+    """Trainings one after another, this one included, if not all members are trained at a time."""
 
 
 Progress = Callable[[EpochReport], None]

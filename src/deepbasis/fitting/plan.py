@@ -201,13 +201,6 @@ class Plan:
     def kernels(self) -> list[Candidate]:
         return [one for one in self.candidates if one.on_all_rows]
 
-    @property
-    def network_share(self) -> float:
-        """What the first network has of a time limit: half if kernels follow, most if only a line does."""
-        if not self.kernels:
-            return 0.5 if self.alternatives else 1.0
-        return 0.9 if all(kernel.one_by_one for kernel in self.kernels) else 0.5
-
     def lines(self) -> Iterator[str]:
         """For people: what is held out, then each candidate."""
         parts, fraction = self.hold_out.parts, self.hold_out.fraction

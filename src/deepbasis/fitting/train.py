@@ -58,7 +58,7 @@ class Execution:
     def out_of_time(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
-    def share_of(self, fits: int) -> Execution:
+    def share_of(self, fits: float) -> Execution:
         """For the next of so many fits, which share the time that is left."""
         if self.deadline is None or fits == 1:
             return self
