@@ -89,6 +89,7 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) benchmarks/exact.py --quick
 	$(RUN) benchmarks/speed.py --quick
 	$(RUN) benchmarks/likelihood_cost.py --quick
+	$(RUN) benchmarks/time_limit.py --quick
 	$(RUN) benchmarks/distributed.py --quick
 	$(RUN) benchmarks/out_of_core.py --quick
 	$(RUN) benchmarks/memory.py --quick

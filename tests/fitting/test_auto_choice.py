@@ -247,7 +247,7 @@ def test_of_two_kernels_the_likelier_is_taken(
     settings = {
         "recipe": only("sv-rbf", "sv-rbf-linear", search_steps=30),
         "learning_rate": 1e-9,
-        "epochs": 1,
+        "epochs": 30,
     }
     model = small(**settings).fit(X, y, X_val=X[:10], y_val=y[:10])
     alone = {

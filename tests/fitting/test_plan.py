@@ -349,7 +349,7 @@ def test_there_are_no_kernels_for_groups_streams_and_who_asks_for_a_network(more
 
 
 def test_a_kernel_has_its_own_way_of_training():
-    _, kernel, *_ = planned(500, spec={"epochs": 3, "learning_rate": 0.7, "members": 5}).candidates
+    _, kernel, *_ = planned(500, spec={"epochs": 300, "learning_rate": 0.7, "members": 5}).candidates
     assert kernel.on_all_rows
     assert kernel.settings.objective == "mml"
     assert kernel.settings.epochs == DEFAULT.search_steps

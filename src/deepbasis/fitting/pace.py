@@ -43,7 +43,7 @@ def before_scoring(execution: Execution, rows: int) -> Execution:
     if execution.deadline is None:
         return execution
     left = max(0.0, execution.deadline - time.monotonic())
-    return replace(execution, deadline=execution.deadline - min(_AFTER + _AFTER_A_ROW * rows, _MOST_AFTER * left))
+    return replace(execution, deadline=execution.deadline - min(_seconds_after(rows), _MOST_AFTER * left))
 
 
 def trained_in_time(
@@ -115,6 +115,7 @@ def share_of_networks(runner: Runner, seed: int, folds: Sequence[Fold]) -> float
         an_evaluation = _seconds_of_an_epoch(runner, kernel, [seed], fold.data, fold.selecting)
     evaluations = _USUAL_SEARCH if kernel.settings.optimiser == "lbfgs" else kernel.settings.epochs
     needed = max(1, trainings_of(plan.kernels, len(folds))) * min(evaluations, kernel.settings.epochs) * an_evaluation
+    needed += _seconds_after(len(fold.data))  # their calibration, which comes before the kernels
     share = 1.0 - needed / max(_KEPT * (deadline - time.monotonic()), 1e-9)
     share = min(max(share, _LEAST_OF_NETWORKS), _MOST_OF_NETWORKS)
     return float(runner.execution.team.broadcast_object(share))
@@ -137,6 +138,10 @@ def has_time_to_race(runner: Runner, seed: int, fold: Fold) -> bool:
     epochs = plan.race_steps / (settings.passes * -(-len(fold.data) // settings.batch_size))
     enough = len(plan.networks) * max(1.0, epochs) * an_epoch <= _RACE * (deadline - time.monotonic())
     return bool(runner.execution.team.broadcast_object(enough))
+
+
+def _seconds_after(rows: int) -> float:
+    return _AFTER + _AFTER_A_ROW * rows
 
 
 def _seconds_of_an_epoch(
