@@ -328,6 +328,7 @@ class _Run:
                 rows_per_second=self.settings.passes * rows * active / max(seconds, 1e-9),
                 seconds_left=self._epoch_seconds * (turns * self.settings.epochs - epoch),
                 turns=turns,
+                score=self.settings.score,
             )
         )
 

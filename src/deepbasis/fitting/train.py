@@ -173,6 +173,15 @@ class Runner:
     execution: Execution = HERE
     verbose: bool = False
     started: float = field(default_factory=time.monotonic)
+    stage: str = ""
+    """For people: what its trainings are for, such as "race"."""
+
+    def name_of(self, candidate: Candidate) -> str:
+        """For people: the method, and which of the plan's candidates it is, however long it is trained."""
+        place, count = self.plan.place_of(candidate), len(self.plan.candidates)
+        number = [] if place is None or count == 1 else [f"candidate {1 + place} of {count}"]
+        words = [self.stage] * bool(self.stage) + number
+        return candidate.architecture.method + (f" ({', '.join(words)})" if words else "")
 
     def train(
         self,
@@ -211,14 +220,11 @@ class Runner:
             if fitting < len(members):
                 wave_size, in_threads = fitting, False
 
-        all_of_them = [one.architecture for one in self.plan.candidates]
-        what = architecture.method
-        if candidate.architecture in all_of_them and len(all_of_them) > 1:
-            what += f" (candidate {1 + all_of_them.index(candidate.architecture)} of {len(all_of_them)})"
-
         show_bar = self.verbose and self.execution.progress is None and team.first
         with (
-            ProgressBar(what=what, since=self.started) if show_bar else nullcontext(self.execution.progress) as progress
+            ProgressBar(what=self.name_of(candidate), since=self.started)
+            if show_bar
+            else nullcontext(self.execution.progress) as progress
         ):
             outcomes = train(
                 build,
