@@ -1,5 +1,6 @@
 """time_limit: as many steps as there is time for."""
 
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import InputError
+from deepbasis.fitting.files import prepare_files
 from deepbasis.fitting.pace import in_time, share_of_networks, trained_in_time
 from deepbasis.fitting.plan import Candidate
+from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.train import Execution, Runner
+from support.command import COMMAND
 from support.runs import prepared
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -129,3 +133,25 @@ def test_what_cannot_go_with_a_limit_is_refused(tmp_path: Path) -> None:
     for wrong in (0, -1, "soon", float("nan")):
         with pytest.raises(InputError, match="time_limit"):
             regressor(time_limit=wrong).fit(X, y)
+
+
+def test_a_limit_counts_since_the_moment_that_is_given(tmp_path: Path) -> None:
+    X, y = table(50)
+    pd.DataFrame({"a": X[:, 0], "y": y}).to_csv(tmp_path / "t.csv", index=False)
+    late = time.monotonic() - 100.0
+    _, run = prepare_files(
+        Spec.of(regressor(time_limit=60.0)), tmp_path / "t.csv", "y", options=RunOptions(), since=late
+    )
+    with pytest.raises(InputError, match="time_limit is too short"):
+        run()
+
+
+@pytest.mark.slow
+def test_the_command_counts_its_imports(tmp_path: Path) -> None:
+    """Not those before its first line, which are short."""
+    X, y = table(3_000)
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "y": y}).to_csv(tmp_path / "t.csv", index=False)
+    words = ["fit", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "m", "--time-limit", 8, "--epochs", 10**6]
+    begun = time.monotonic()
+    subprocess.run([*COMMAND, *map(str, words), "--patience", "1000000", "--quiet"], check=True)
+    assert time.monotonic() - begun < 1.2 * 8.0

@@ -72,8 +72,9 @@ FAR_WORSE = 1.25
 """Times the CRPS of the members without a straight line: from there on those with one are left out."""
 
 
-def deadline(time_limit: float | None) -> float | None:
-    return None if time_limit is None else time.monotonic() + time_limit
+def deadline(time_limit: float | None, since: float | None = None) -> float | None:
+    """So many seconds from now, or since a moment of `time.monotonic`."""
+    return None if time_limit is None else (time.monotonic() if since is None else since) + time_limit
 
 
 wire.allow(Line)
