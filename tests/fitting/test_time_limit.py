@@ -1,5 +1,6 @@
 """time_limit: as many steps as there is time for."""
 
+import json
 import subprocess
 import time
 from dataclasses import replace
@@ -17,6 +18,7 @@ from deepbasis.fitting.pace import in_time, share_of_networks, trained_in_time
 from deepbasis.fitting.plan import Candidate
 from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.train import Execution, Runner
+from support.choosing import Workers
 from support.command import COMMAND
 from support.runs import prepared
 
@@ -155,3 +157,17 @@ def test_the_command_counts_its_imports(tmp_path: Path) -> None:
     begun = time.monotonic()
     subprocess.run([*COMMAND, *map(str, words), "--patience", "1000000", "--quiet"], check=True)
     assert time.monotonic() - begun < 1.2 * 8.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "seconds"), [(200, 8), (3_000, 12)])
+def test_two_workers_end_together(tmp_path: Path, two_workers: Workers, rows: int, seconds: int) -> None:
+    """Whatever is cut short, and though their clocks differ."""
+    X, y = table(rows)
+    inputs = pd.DataFrame(X, columns=["a", "b", "c"])
+    inputs.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
+    words = ["fit", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "m", "--time-limit", seconds, "--json"]
+    done = two_workers("-m", "deepbasis", *words, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["seconds"] < 1.2 * seconds
+    assert DeepBasisRegressor.load(tmp_path / "m").evaluate(inputs, y)["nll"] < 0.5

@@ -30,7 +30,7 @@ _MOST = 4.0  # times the steps of a fit without a limit: more would hardly help
 _KEPT = 0.9  # of the time that is left; the rest is for a machine that gets busier
 _AFTER, _AFTER_A_ROW = 0.2, 2e-5  # seconds to calibrate, score and diagnose
 _MOST_AFTER = 0.2  # of the time left
-_TRIAL = 0.03  # of the time left, for a short training
+_TRIAL = 0.05  # of the time left, for short trainings
 _TRIAL_EPOCHS = 12
 _RACE = 0.2  # of the time left, for a race
 _FEWEST_EXACT = 100  # steps of AdamW, below which a kernel is not worth its time
@@ -69,7 +69,7 @@ def trained_in_time(
     try:  # L-BFGS has no schedule: it can end at any time
         return own.train(candidate, seeds, data, selecting)
     except UnfinishedError:
-        if runner.execution.team.broadcast_object(own.execution.out_of_time):
+        if runner.execution.team.agree(own.execution.out_of_time):
             return None
         raise
 
@@ -156,10 +156,10 @@ def _seconds_of_an_epoch(
     if not settings.exact and len(data) > _TRIAL_STEPS * settings.batch_size:
         few = data.where(torch.arange(len(data)) < _TRIAL_STEPS * settings.batch_size)
 
-    def seconds(passes: int) -> float:
+    def seconds(passes: int, share: float) -> float:
         """Of an epoch: the median of a few, without what comes before the first if there are more."""
         ends = [time.monotonic()]
-        last = ends[0] + _TRIAL * ((runner.execution.deadline or math.inf) - ends[0])
+        last = ends[0] + share * ((runner.execution.deadline or math.inf) - ends[0])
 
         def note(report: EpochReport) -> None:
             ends.append(time.monotonic())
@@ -174,8 +174,8 @@ def _seconds_of_an_epoch(
         return statistics.median(taken[1:-1] or taken[:1])
 
     if few is data:
-        return seconds(settings.passes) * max(turns)
-    one, three = seconds(1), seconds(3)
+        return seconds(settings.passes, _TRIAL) * max(turns)
+    one, three = seconds(1, 0.5 * _TRIAL), seconds(3, 0.5 * _TRIAL)
     a_pass = max(0.0, three - one) / 2
     steps, of_few = (-(-len(rows) // settings.batch_size) for rows in (data, few))
     return max(turns) * (settings.passes * a_pass * steps / of_few + max(0.0, one - a_pass))

@@ -244,7 +244,8 @@ class Runner:
             )
         chosen = _best_weights(outcomes, len(candidate.weights))
         models = tuple(outcomes[k].model(lambda member: architecture.build(self.columns, member)) for k in chosen)
-        interrupted = any(outcome.status == INTERRUPTED for outcome in outcomes) and not self.execution.out_of_time
+        late = self.execution.deadline is not None and team.agree(self.execution.out_of_time)  # clocks differ
+        interrupted = any(outcome.status == INTERRUPTED for outcome in outcomes) and not late
         places = tuple(k % len(seeds) for k in chosen)
         found = Trained(
             candidate, architecture, tuple(outcomes[k] for k in chosen), places, models, device, interrupted
