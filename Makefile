@@ -91,6 +91,7 @@ smoke: $(STAMP)   ## the same, small: does every script still run?
 	$(RUN) benchmarks/speed.py --quick
 	$(RUN) benchmarks/likelihood_cost.py --quick
 	$(RUN) benchmarks/costs.py --quick
+	$(RUN) benchmarks/time_limit.py --quick
 	$(RUN) benchmarks/distributed.py --quick
 	$(RUN) benchmarks/out_of_core.py --quick
 	$(RUN) benchmarks/memory.py --quick

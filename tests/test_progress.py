@@ -36,7 +36,7 @@ def test_nobody_else_does(monkeypatch, visible, screen):
 
 
 def report(epoch: int) -> EpochReport:
-    return EpochReport(epoch, 150, 4, 4, 0.25, 12_000.0, 75.0)
+    return EpochReport(epoch, 150, 4, 4, 0.25, 12_000.0, 75.0, score="best CRPS")
 
 
 def test_a_log_has_a_line_now_and_then():
@@ -44,7 +44,7 @@ def test_a_log_has_a_line_now_and_then():
     with ProgressBar(log, "dbk-silu (candidate 1 of 3)", every=0.0) as tell:
         tell(report(40))
     where = "training dbk-silu (candidate 1 of 3): epoch 40 of 150"
-    assert log.getvalue() == f"{where}, best 0.2500, 12.0k rows/s, 1:15 left\n"
+    assert log.getvalue() == f"{where}, best CRPS 0.2500, 12.0k rows/s, 1:15 left\n"
 
 
 def test_a_log_counts_rows_too(monkeypatch):

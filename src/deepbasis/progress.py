@@ -24,11 +24,15 @@ class EpochReport:
     """Members still training, of those in this wave."""
     members: int
     best: float
-    """The best validation score of any member so far: NLL, or MSE for a DNN."""
+    """The best validation score of any member so far, or the last; `score` says which."""
     rows_per_second: float
     """Rows times active members, per second, over this epoch."""
     seconds_left: float
     """Seconds left, if every remaining epoch runs and takes as long as the last ones did."""
+    turns: int = 1
+    """Trainings one after another, this one included, if not all members are trained at a time."""
+    score: str = "best"
+    """What `best` is: "best CRPS", "best NLL", "best MSE" (of a DNN), or "last NLL" where the last epoch is kept."""
 
 
 Progress = Callable[[EpochReport], None]
@@ -96,15 +100,15 @@ class ProgressBar(_Line):
             return self
         from rich.progress import MofNCompleteColumn
 
-        fields = "best {task.fields[best]}  {task.fields[speed]}  {task.fields[left]} left"
+        fields = "{task.fields[best]}  {task.fields[speed]}  {task.fields[left]} left"
         return self._open(MofNCompleteColumn(), fields, total=None, best="-", speed="-", left="-")
 
     def __call__(self, report: EpochReport) -> None:
-        best, speed = f"{report.best:.4f}", f"{_short(report.rows_per_second)} rows/s"
+        best, speed = f"{report.score} {report.best:.4f}", f"{_short(report.rows_per_second)} rows/s"
         left = _duration(report.seconds_left)
         if self._bar is not None:
             self._bar.update(self._task, completed=report.epoch, total=report.epochs, best=best, speed=speed, left=left)
-        self._tell(f"epoch {report.epoch} of {report.epochs}, best {best}, {speed}, {left} left")
+        self._tell(f"epoch {report.epoch} of {report.epochs}, {best}, {speed}, {left} left")
 
 
 class RowCounter(_Line):

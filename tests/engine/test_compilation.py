@@ -25,15 +25,16 @@ def graphs() -> Callable[[], int]:
 
 
 @compiled
-def test_a_compiled_run_is_the_eager_run(lab, graphs, warnings_logged):
+@pytest.mark.parametrize("changes", [{}, {"optimiser": "muon", "average": 0.9}], ids=str)
+def test_a_compiled_run_is_the_eager_run(lab, graphs, warnings_logged, changes):
     """With a smaller last batch, and so with weights; each member's parameters and history.
 
-    One run: a compilation takes half a minute. The other methods' losses are compiled in gp/test_stacking.py.
+    Two runs: a compilation takes half a minute. The other methods' losses are compiled in gp/test_stacking.py.
     """
     arguments = (lab.build(), lab.members(3), lab.data, lab.validation)
-    eager = train(*arguments, lab.settings(epochs=10))
+    eager = train(*arguments, lab.settings(epochs=10, **changes))
     assert graphs() == 0
-    fast = train(*arguments, lab.settings(epochs=10, compile=True))
+    fast = train(*arguments, lab.settings(epochs=10, compile=True, **changes))
     assert graphs() >= 2  # the loss and the score
     for mine, theirs in zip(fast, eager, strict=True):
         assert lab.difference(mine, theirs) < 1e-9

@@ -273,8 +273,9 @@ HARDER: dict[str, dict[str, Any]] = {
     "a row in a batch": {"batch_size": 1, "epochs": 1},
     "clipping and a schedule": {"clip": 0.3, "schedule": "cosine", "warmup_steps": 7},
     "float32": {"precision": "float32", "epochs": 3},
+    "Muon": {"optimiser": "muon", "average": 0.9, "schedule": "cosine"},
 }
-WITHOUT_WEIGHTS = ["an odd batch", "one batch of all rows"]
+WITHOUT_WEIGHTS = ["an odd batch", "one batch of all rows", "Muon"]
 
 
 @pytest.mark.parametrize(("what", "weighted"), [*((w, True) for w in HARDER), *((w, False) for w in WITHOUT_WEIGHTS)])
@@ -604,9 +605,10 @@ def test_states_of_workers_are_joined_and_shared_out():
 # --- members over workers ---
 
 
-def test_members_over_workers(lab, workers, tmp_path):
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_members_over_workers(lab, workers, tmp_path, optimiser):
     """Each trains its own, as if it were alone; five members are enough for that to be the default."""
-    arguments = (lab.members(5), lab.data, lab.validation, lab.settings())
+    arguments = (lab.members(5), lab.data, lab.validation, lab.settings(optimiser=optimiser))
     expected = train(lab.build(), *arguments)
     bad = lab.members(5)[3].seed
     answers = workers("training", "dbk-silu", *arguments, bad_seed=bad, checkpoint=tmp_path / "run")

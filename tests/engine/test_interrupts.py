@@ -230,13 +230,37 @@ def test_rows_per_second_counts_active_members(lab):
     assert [report.rows_per_second for report in told[1:]] == [50.0 * 2] * 3
 
 
+@pytest.mark.parametrize(
+    ("method", "changes", "score"),
+    [
+        ("dbk-silu", {}, "best NLL"),
+        ("dbk-silu", {"selection": "crps"}, "best CRPS"),
+        ("dnn", {"objective": "mse", "selection": "crps"}, "best MSE"),
+        ("sv-rbf", {"objective": "mml", "selection": "last"}, "last NLL"),
+    ],
+    ids=str,
+)
+def test_a_report_names_its_score(lab, method, changes, score):
+    told: list[EpochReport] = []
+    settings = lab.settings(method, epochs=1, **changes)
+    train(lab.build(method), lab.members(1), lab.data, lab.validation, settings, progress=told.append)
+    assert [report.score for report in told] == [score]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
 REPORT = EpochReport(
-    epoch=3, epochs=7, active=2, members=2, best=-0.12345, rows_per_second=2_340_000.0, seconds_left=3725.0
+    epoch=3,
+    epochs=7,
+    active=2,
+    members=2,
+    best=-0.12345,
+    rows_per_second=2_340_000.0,
+    seconds_left=3725.0,
+    score="best NLL",
 )
 
 
@@ -257,7 +281,7 @@ def test_a_bar_on_a_terminal_shows_what_it_is_told(monkeypatch):
     with ProgressBar(stream) as bar:
         bar(REPORT)
     shown = stream.getvalue()
-    assert all(text in shown for text in ("training", "3/7", "best -0.1235", "2.3M rows/s", "1:02:05 left"))
+    assert all(text in shown for text in ("training", "3/7", "best NLL -0.1235", "2.3M rows/s", "1:02:05 left"))
 
 
 def test_a_bar_follows_a_run(lab, monkeypatch):
@@ -266,7 +290,7 @@ def test_a_bar_follows_a_run(lab, monkeypatch):
     stream = Terminal()
     with ProgressBar(stream) as bar:
         (outcome,) = train(lab.build(), lab.members(1), lab.data, lab.validation, lab.settings(), progress=bar)
-    assert f"best {outcome.best_score:.4f}" in stream.getvalue()
+    assert f"best NLL {outcome.best_score:.4f}" in stream.getvalue()
     assert "5/5" in stream.getvalue()
 
 

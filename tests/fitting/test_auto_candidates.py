@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
     "changes",
     [
         {},
-        {"members": 7, "patience": 3, "learning_rate": 1e-4, "epochs": 5, "compile": True},
+        {"members": 7, "patience": 3, "learning_rate": 1e-4, "epochs": 500, "compile": True},
         {"calibrate": True},
         {"calibrate": False},
         {"embedding": "none"},
@@ -36,6 +36,26 @@ def test_kernels_are_trained_in_their_own_way_whatever_is_asked_of_networks(chan
         assert kernel.on_all_rows
         assert (kernel.architecture, kernel.settings) == (alone.architecture, alone.settings)
         assert (kernel.members, kernel.weights, kernel.calibrate) == (1, alone.weights, alone.calibrate)
+
+
+@pytest.mark.parametrize(
+    ("facts", "distance"),
+    [({}, "none"), ({}, "widen"), ({"censored": True}, "none"), ({"table_rows": 5_000, "rows": 4_500}, "widen")],
+    ids=str,
+)
+def test_no_candidate_makes_more_passes_than_asked_for(facts: dict[str, Any], distance: str) -> None:
+    table = Facts(**{"table_rows": 100, "rows": 90, "columns": 3, **facts})
+
+    def passes(**changes: Any) -> list[tuple[str, int]]:
+        plan = make_plan(Spec(device="cpu", distance=distance, **changes), table)
+        far = [plan.distance.kernel] if plan.distance is not None and plan.distance.kernel is not None else []
+        all_of_them = [(one.architecture.method, one.settings) for one in (*plan.candidates, *far)]
+        return [(method, settings.epochs * settings.passes) for method, settings in all_of_them]
+
+    assert len(passes(epochs=3)) > 1
+    assert {made for _, made in passes(epochs=3)} == {3}
+    for (method, usual), (_, made) in zip(passes(), passes(epochs=10**6), strict=True):
+        assert made == (10**6 if method == "dbk-silu" else usual), "more would not help a kernel"
 
 
 def test_each_candidate_is_trained_as_planned() -> None:
@@ -67,7 +87,7 @@ def test_a_kernel_is_trained_on_all_rows() -> None:
     """Nothing has to stop it: what it has not seen it is then asked about by its posterior without these rows."""
     X, y = easy()
     given = {"recipe": TAKING["sv-rbf"]["recipe"], "validation_fraction": "auto"}
-    model = small(**given, learning_rate=1e-9).fit(X, y)
+    model = small(**given, learning_rate=1e-9, epochs=10).fit(X, y)
     assert (model.method_, model.rows_) == ("sv-rbf", 100)
     alone = small(**{**SHALLOW, **given, "method": "sv-rbf"})
     losses = [one.history_[0]["train_loss"] for one in (model, alone.fit(X, y, X_val=X[:9], y_val=y[:9]))]

@@ -247,7 +247,7 @@ def test_of_two_kernels_the_likelier_is_taken(
     settings = {
         "recipe": only("sv-rbf", "sv-rbf-linear", search_steps=30),
         "learning_rate": 1e-9,
-        "epochs": 1,
+        "epochs": 30,
     }
     model = small(**settings).fit(X, y, X_val=X[:10], y_val=y[:10])
     alone = {
@@ -361,7 +361,12 @@ def test_held_out_rows_choose_between_a_line_and_the_likelier_of_the_others(
 ) -> None:
     X, y = table(80, 0)
     given = {"X_val": X[60:], "y_val": y[60:]}
-    settings = {"recipe": recipe("thirty evaluations", search_steps=30), "learning_rate": 1e-9, "epochs": 1, "rank": 40}
+    settings = {
+        "recipe": recipe("thirty evaluations", search_steps=30),
+        "learning_rate": 1e-9,
+        "epochs": 30,
+        "rank": 40,
+    }
     model = small(**settings).fit(X[:60], y[:60], **given)
     kinds = [{**SHALLOW, "method": name} for name in ("sv-rbf", "sv-rbf-linear", "linear")]
     *others, line = (small(**{**settings, **kind}).fit(X[:60], y[:60], **given) for kind in kinds)

@@ -1,5 +1,7 @@
 """The race between networks: who takes part, who wins, and what an interrupt leaves."""
 
+import io
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +14,7 @@ from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.held_out import mean_and_error
 from deepbasis.fitting.plan import Facts, Plan
 from deepbasis.fitting.spec import Spec
-from deepbasis.fitting.train import Execution
+from deepbasis.fitting.train import Execution, Runner
 from support.recipes import DEFAULT, recipe
 from support.regressors import easy
 from support.runs import Watch, ctrl_c, fit, power_failure
@@ -47,6 +49,19 @@ def test_networks_of_a_small_table_race_muon(rows):
     assert rival.architecture == first.architecture
     assert rival.settings.epochs == first.settings.epochs
     assert plan.hold_out.parts == 4
+
+
+@pytest.mark.parametrize("rows", [1_500, 10_000])
+def test_each_candidate_is_shown_by_its_number_however_long_it_is_trained(rows):
+    plan = planned(rows)
+    count = len(plan.candidates)
+    for number, one in enumerate(plan.candidates, 1):
+        short = replace(one, members=1, settings=replace(one.settings, epochs=3, patience=1))
+        name = f"{one.architecture.method} (candidate {number} of {count})"
+        assert [Runner(plan, 5).name_of(same) for same in (one, short)] == [name, name]
+    assert Runner(plan, 5, stage="race").name_of(plan.candidates[1]) == f"dbk-silu (race, candidate 2 of {count})"
+    alone = planned(method="dbk-silu", embedding="none")
+    assert Runner(alone, 5).name_of(alone.candidates[0]) == "dbk-silu"
 
 
 @pytest.mark.parametrize(
@@ -136,3 +151,20 @@ def test_a_race_goes_on_from_its_checkpoints(tmp_path, training):
         fit(model(RUINOUS, 0.01), X, y, Execution(**kept, progress=Watch(training, 1, power_failure)))
     resumed = fit(model(RUINOUS, 0.01), X, y, Execution(**kept))
     np.testing.assert_array_equal(resumed.predict(X).mean, expected.predict(X).mean)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_who_races(monkeypatch):
+    screen = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys, "stderr", screen)
+    model(RUINOUS, 0.01, verbose=True).fit(*table())
+    shown = screen.getvalue()
+    names = ["(race, candidate 1 of 2)", "(race, candidate 2 of 2)", "dbk-silu (candidate 2 of 2)"]
+    assert sorted(names, key=shown.index) == names
+    assert "best CRPS" in shown

@@ -35,6 +35,44 @@ def test_small_products_take_one_thread_and_give_the_others_back(rows: int, chan
     assert torch.get_num_threads() == 3
 
 
+def bits(rows: int, n_jobs: int | str, torch_threads: int, **changes: Any) -> tuple[Any, ...]:
+    """Everything that a fit has found."""
+    torch.set_num_threads(torch_threads)
+    model = small(n_jobs=n_jobs, method="dbk-silu", **changes).fit(*easy(rows))
+    values = [value.tolist() for one in model.fitted_.models for value in one.state_dict().values()]
+    histories = [[numbers.tolist() for numbers in history.values()] for history in model.history_]
+    return values, histories, model.calibration_, model.validation_
+
+
+@pytest.mark.parametrize("rows", [100, 600], ids=["one stack", "members in threads"])
+def test_a_model_is_the_same_to_the_last_bit_with_any_number_of_threads(rows: int) -> None:
+    """Members are trained in pairs, whoever trains them, and all else has one thread up to 2,000 rows."""
+    several = {"members": 5, "epochs": 2}
+    expected = bits(rows, 1, 3, **several)
+    for n_jobs, threads in ((2, 3), ("auto", 3), ("auto", 1)):
+        assert bits(rows, n_jobs, threads, **several) == expected
+
+
+@pytest.mark.slow
+def test_members_of_a_long_table_are_the_same_with_any_number_of_threads() -> None:
+    """But torch calibrates them with all that it may have, and sums in another order with another number of them."""
+    several = {"members": 5, "epochs": 2}
+    expected = bits(2_300, 1, 3, **several)[:2]
+    for n_jobs, threads in ((2, 3), ("auto", 3), ("auto", 1)):
+        assert bits(2_300, n_jobs, threads, **several)[:2] == expected
+    for n_jobs in (1, 2, 3):
+        assert bits(2_300, n_jobs, 3, **several) == bits(2_300, n_jobs, 1, **several)
+
+
+@pytest.mark.slow
+def test_large_products_depend_on_the_number_of_threads_and_on_nothing_else() -> None:
+    """torch sums in another order with another number of threads: what is the same is the model of a number."""
+    large = {"members": 1, "epochs": 1, "inner": 20_000}
+    by_one, by_two = (bits(2_300, jobs, 3, **large) for jobs in (1, 2))
+    assert bits(2_300, 1, 2, **large) == bits(2_300, "auto", 1, **large) == by_one
+    assert bits(2_300, 2, 1, **large) == bits(2_300, "auto", 2, **large) == by_two
+
+
 def test_fits_that_overlap_give_the_threads_back_when_the_last_has_ended() -> None:
     first, second = devices.torch_threads(1), devices.torch_threads(1)
     first.__enter__()

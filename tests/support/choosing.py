@@ -82,8 +82,8 @@ def add_method(name: str, expansion: Callable[..., torch.nn.Module], method: Met
 
 TAKING = {
     "dbk-silu": {"recipe": only(kernel("sv-dull", lambda: 0.0)), "epochs": 40, "learning_rate": 3e-2},
-    "sv-rbf": {"recipe": only("sv-rbf"), "learning_rate": 1e-9},
-    "sv-rbf-linear": {"recipe": only("sv-rbf-linear"), "learning_rate": 1e-9},
+    "sv-rbf": {"recipe": only("sv-rbf"), "learning_rate": 1e-9, "epochs": 10},
+    "sv-rbf-linear": {"recipe": only("sv-rbf-linear"), "learning_rate": 1e-9, "epochs": 10},
 }
 """Arguments with which method="auto" takes this method on an easy table: the others have no chance.
 

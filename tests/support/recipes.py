@@ -16,7 +16,7 @@ def recipe(name: str, **changes: Any) -> str:
 
 
 FEW_STEPS = recipe("few-exact-steps", exact_steps=5, search_steps=5)
-"""method="auto" trains a shallow kernel for as long as the recipe says, whatever the epochs: here for five steps."""
+"""method="auto" trains a shallow kernel for five steps, or for as many as there are epochs, if these are fewer."""
 
 
 def only(*methods: str, **changes: Any) -> str:

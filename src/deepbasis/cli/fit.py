@@ -120,6 +120,7 @@ def fit(
 
     [bold]deepbasis fit[/bold] years/ -t units --memory 2GiB --checkpoint years.ckpt --out years.safetensors
     """
+    start = time.monotonic()  # before what takes long to import
     from deepbasis.tables.roles import check_distinct
 
     if train == validation == STANDARD:
@@ -127,7 +128,6 @@ def fit(
     check_distinct(target, weight, groups, drop or [], lambda role: f"--{role}", lower, upper, exposure)
     if not explain_plan:
         check_model_path(out, [train, validation])
-    start = time.perf_counter()
     with options_named():
         arguments, options = read_fit_options(given)
         arguments["columns"] = _meanings(meant or [])
@@ -167,6 +167,7 @@ def fit(
                 team=team,
                 classes=True if spec.target == CLASSES else False if number else None,
                 say=say,
+                since=start,
             )
             if plan.target == CLASSES and not quiet and team.first:
                 typer.echo(f"target '{target[0]}' has {plan.target_because}", err=True)
@@ -183,7 +184,7 @@ def fit(
     if fitted.interrupted:
         raise KeyboardInterrupt(f"interrupted: the best model so far is in {out}")
     if not quiet and team.first:
-        _print_fit(fitted, str(out), time.perf_counter() - start, list(warned), notes, as_json)
+        _print_fit(fitted, str(out), time.monotonic() - start, list(warned), notes, as_json)
 
 
 def _meanings(meant: list[str]) -> dict[str, str] | None:

@@ -109,6 +109,12 @@ class Settings:
         return self.objective == EXACT
 
     @property
+    def score(self) -> str:
+        """For people: what is reported of an epoch."""
+        name = "MSE" if self.objective == "mse" else "CRPS" if self.selection == "crps" else "NLL"
+        return f"{'last' if self.selection == 'last' else 'best'} {name}"
+
+    @property
     def rates(self) -> dict[str, float]:
         """The learning rates of the groups of parameters that have one of their own."""
         own = (self.posterior_learning_rate, self.noise_learning_rate, self.kernel_learning_rate)

@@ -316,7 +316,7 @@ class _Run:
             return
         self._epoch_seconds = seconds if self._epoch_seconds == 0.0 else 0.8 * self._epoch_seconds + 0.2 * seconds
         rows = (isinstance(self.data, Stream) and self.data.epoch_rows) or len(self.data)
-        later = -(-(len(self.state.pending) - len(waves)) // len(waves)) * self.settings.epochs
+        turns = -(-len(self.state.pending) // len(waves))
         epoch, active = max(wave.state.epoch for wave in waves), sum(wave.active for wave in waves)
         self.progress(
             EpochReport(
@@ -326,7 +326,9 @@ class _Run:
                 members=sum(len(wave.state.indices) for wave in waves),
                 best=min(float(wave.state.tensors["best_score"].min()) for wave in waves),
                 rows_per_second=self.settings.passes * rows * active / max(seconds, 1e-9),
-                seconds_left=self._epoch_seconds * (self.settings.epochs - epoch + later),
+                seconds_left=self._epoch_seconds * (turns * self.settings.epochs - epoch),
+                turns=turns,
+                score=self.settings.score,
             )
         )
 

@@ -106,11 +106,11 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     network, epoch_rows = candidate(chosen, recipe, facts, on_gpu, max_steps)
     rivals = _rivals(chosen, recipe, network, facts, on_gpu, max_steps)
     beside = [
-        candidate(kernel, recipe, facts, on_gpu, max_steps)[0]
+        _kernel(kernel, spec, recipe, facts, on_gpu, max_steps)
         for kernel in _censored_kernels(chosen, spec, recipe, facts)
     ]
     kernels = [
-        candidate(kernel, recipe, replace(facts, rows=facts.table_rows), on_gpu, max_steps)[0]
+        _kernel(kernel, spec, recipe, replace(facts, rows=facts.table_rows), on_gpu, max_steps)
         for kernel in _kernels(spec, recipe, facts, precision)
     ]
     in_memory = device.type == "cpu" and not facts.streamed
@@ -135,6 +135,14 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
         warnings=_warnings(network.settings, facts, max_steps),
         distance=_widening(spec, recipe, facts, precision, on_gpu, max_steps) if spec.distance == WIDEN else None,
     )
+
+
+def _kernel(kernel: Spec, asked: Spec, recipe: Recipe, facts: Facts, on_gpu: bool, max_steps: int | None) -> Candidate:
+    """With no more passes over the rows than the user has asked for; more than usual would not help a kernel."""
+    usual = candidate(kernel, recipe, facts, on_gpu, max_steps)[0]
+    if asked.epochs == AUTO or usual.settings.epochs * usual.settings.passes <= int(asked.epochs):
+        return usual
+    return candidate(replace(kernel, epochs=asked.epochs), recipe, facts, on_gpu, max_steps)[0]
 
 
 def _on_all_rows(kernel: Candidate, facts: Facts) -> Candidate:
@@ -233,7 +241,7 @@ def _widening(
     changes: dict[str, Any] = {**dict.fromkeys(automatic, AUTO), "objective": EXACT, "members": 1, "dtype": precision}
     kernel = replace(spec, method=FAR, rank=_FAR_RANK, compile=False, calibrate=False, trend="none", **changes)
     alone = replace(facts, rows=facts.table_rows, streamed=False)
-    return Widening(candidate(kernel, recipe, alone, on_gpu, max_steps)[0])
+    return Widening(_kernel(kernel, spec, recipe, alone, on_gpu, max_steps))
 
 
 def _warnings(settings: Settings, facts: Facts, max_steps: int | None) -> tuple[str, ...]:

@@ -78,10 +78,12 @@ def prepare_files(
     team: Team = ALONE,
     classes: bool | None = False,
     say: Callable[[str], None] = warn_of_table,
+    since: float | None = None,
 ) -> tuple[Plan, Callable[[], Fitted]]:
     """The plan for a table in files, and a function that carries it out.
 
     `classes` says whether the target is one; None: if it holds no numbers. `say` is told what columns were taken for.
+    A time limit counts from now, or `since` a moment of `time.monotonic`.
     """
     limit = allowed_memory(options.memory)
     if options.checkpoint is not None and spec.random_state is None:
@@ -89,7 +91,7 @@ def prepare_files(
     if options.checkpoint is not None and spec.time_limit is not None:
         raise InputError("checkpoint and time_limit do not go together: a run that is resumed would have other steps")
     check_counted(spec, exposure is not None)
-    until = deadline(spec.time_limit)
+    until = deadline(spec.time_limit, since)
     devices.present(spec.device)
     meanings = spec.columns or {}
     text = [name for name, meaning in meanings.items() if meaning in ("category", "date", "text")]

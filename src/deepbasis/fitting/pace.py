@@ -12,41 +12,81 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from os import PathLike
 
 import torch
 
+from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
 from deepbasis.errors import InputError, UnfinishedError
 from deepbasis.fitting.held_out import Fold
 from deepbasis.fitting.plan import Candidate
 from deepbasis.fitting.recipe import RECIPES, average_decay
-from deepbasis.fitting.train import Runner
+from deepbasis.fitting.train import Execution, Runner, Trained
+from deepbasis.progress import EpochReport
 
 _TRIAL_STEPS = 8
 _MOST = 4.0  # times the steps of a fit without a limit: more would hardly help
-_KEPT = 0.9  # of the time that is left; the rest is for what comes after, and for a machine that gets busier
-_TRIAL = 0.02  # of the time left, for a short training
+_KEPT = 0.9  # of the time that is left; the rest is for a machine that gets busier
+_AFTER, _AFTER_A_ROW = 0.2, 2e-5  # seconds to calibrate, score and diagnose
+_MOST_AFTER = 0.2  # of the time left
+_TRIAL = 0.05  # of the time left, for short trainings
 _TRIAL_EPOCHS = 12
-_RACE = 0.15  # of the time left, for a race
-_FEWEST_EXACT = 100  # steps, below which a kernel is not worth its time
+_RACE = 0.2  # of the time left, for a race
+_FEWEST_EXACT = 100  # steps of AdamW, below which a kernel is not worth its time
+_USUAL_SEARCH = 60  # evaluations of L-BFGS until the likelihood no longer grows
+_LEAST_OF_NETWORKS, _MOST_OF_NETWORKS = 0.5, 0.9  # of the time left, where kernels follow
 
 
-def in_time(
-    runner: Runner, candidate: Candidate, seeds: Sequence[int], data: Rows, selecting: Rows, share: float = 1.0
-) -> Candidate | None:
-    """The candidate with as many epochs as this share of the time left has room for.
+def before_scoring(execution: Execution, rows: int) -> Execution:
+    """With an earlier deadline, for trainings alone: time to calibrate, score and diagnose is left after it."""
+    if execution.deadline is None:
+        return execution
+    left = max(0.0, execution.deadline - time.monotonic())
+    return replace(execution, deadline=execution.deadline - min(_seconds_after(rows), _MOST_AFTER * left))
+
+
+def trained_in_time(
+    runner: Runner,
+    candidate: Candidate,
+    seeds: Sequence[int],
+    data: Rows,
+    selecting: Rows,
+    share: float = 1.0,
+    checkpoint: str | PathLike[str] | None = None,
+) -> Trained | None:
+    """Trained in full, or for as long as this share of what is left of a time limit lets it.
 
     None: a kernel that there is too little time for.
     """
+    if runner.execution.deadline is None:
+        return runner.train(candidate, seeds, data, selecting, checkpoint)
+    is_search = candidate.settings.optimiser == "lbfgs"
+    own = replace(runner, execution=runner.execution.share_of(1.0 / (_KEPT * share if is_search else share)))
+    if not is_search:
+        planned = in_time(own, candidate, seeds, data, selecting)
+        return None if planned is None else replace(own.train(planned, seeds, data, selecting), candidate=candidate)
+    try:  # L-BFGS has no schedule: it can end at any time
+        return own.train(candidate, seeds, data, selecting)
+    except UnfinishedError:
+        if runner.execution.team.agree(own.execution.out_of_time):
+            return None
+        raise
+
+
+def in_time(
+    runner: Runner, candidate: Candidate, seeds: Sequence[int], data: Rows, selecting: Rows
+) -> Candidate | None:
+    """The candidate with as many epochs as there is time for; None: a kernel that there is too little time for."""
     deadline, settings = runner.execution.deadline, candidate.settings
     if deadline is None:
         return candidate
     an_epoch = _seconds_of_an_epoch(runner, candidate, seeds, data, selecting)
-    left = share * _KEPT * (deadline - time.monotonic())
+    left = _KEPT * (deadline - time.monotonic())
     epochs = int(left / max(an_epoch, 1e-9))
     epochs = runner.execution.team.broadcast_object(epochs)  # clocks differ
     if settings.exact:
-        enough = epochs >= _FEWEST_EXACT
+        enough = epochs >= min(_FEWEST_EXACT, settings.epochs)
         return replace(candidate, settings=replace(settings, epochs=min(epochs, settings.epochs))) if enough else None
     if epochs < 1:
         raise InputError(
@@ -65,6 +105,29 @@ def in_time(
     return replace(candidate, settings=changed)
 
 
+def share_of_networks(runner: Runner, seed: int, folds: Sequence[Fold]) -> float:
+    """What the first network has of the time left: what kernels will not need, by the speed of the first of them."""
+    deadline, plan = runner.execution.deadline, runner.plan
+    if deadline is None or not plan.kernels:
+        return 0.5 if plan.alternatives else 1.0
+    kernel, fold = plan.kernels[0], folds[0]
+    with devices.torch_threads(1):
+        an_evaluation = _seconds_of_an_epoch(runner, kernel, [seed], fold.data, fold.selecting)
+    evaluations = _USUAL_SEARCH if kernel.settings.optimiser == "lbfgs" else kernel.settings.epochs
+    needed = max(1, trainings_of(plan.kernels, len(folds))) * min(evaluations, kernel.settings.epochs) * an_evaluation
+    needed += _seconds_after(len(fold.data))  # their calibration, which comes before the kernels
+    share = 1.0 - needed / max(_KEPT * (deadline - time.monotonic()), 1e-9)
+    share = min(max(share, _LEAST_OF_NETWORKS), _MOST_OF_NETWORKS)
+    return float(runner.execution.team.broadcast_object(share))
+
+
+def trainings_of(kernels: Sequence[Candidate], folds: int) -> int:
+    """How many long trainings these kernels are: one each, and one for each fold if they are judged apart; a straight
+    line takes next to no time."""
+    long = [kernel for kernel in kernels if not kernel.one_by_one]
+    return len(long) + (folds if any(kernel.trained_apart for kernel in long) else 0)
+
+
 def has_time_to_race(runner: Runner, seed: int, fold: Fold) -> bool:
     """Whether the race between networks takes a small part of the time left."""
     deadline, plan = runner.execution.deadline, runner.plan
@@ -77,30 +140,42 @@ def has_time_to_race(runner: Runner, seed: int, fold: Fold) -> bool:
     return bool(runner.execution.team.broadcast_object(enough))
 
 
+def _seconds_after(rows: int) -> float:
+    return _AFTER + _AFTER_A_ROW * rows
+
+
 def _seconds_of_an_epoch(
     runner: Runner, candidate: Candidate, seeds: Sequence[int], data: Rows, selecting: Rows
 ) -> float:
-    """From short trainings on few rows: an epoch of p passes takes p s + v, of which s and v are wanted."""
-    settings = candidate.settings
+    """From a short training, or from two on few rows: an epoch of p passes takes p s + v, of which s and v are wanted.
+
+    Of all members: where some are trained after others, their epochs count together.
+    """
+    settings, turns = candidate.settings, [1]
     few = data
     if not settings.exact and len(data) > _TRIAL_STEPS * settings.batch_size:
         few = data.where(torch.arange(len(data)) < _TRIAL_STEPS * settings.batch_size)
 
-    def seconds(passes: int) -> float:
+    def seconds(passes: int, share: float) -> float:
         """Of an epoch: the median of a few, without what comes before the first if there are more."""
         ends = [time.monotonic()]
-        last = ends[0] + _TRIAL * ((runner.execution.deadline or math.inf) - ends[0])
-        watching = replace(runner.execution, progress=lambda report: ends.append(time.monotonic()), deadline=last)
+        last = ends[0] + share * ((runner.execution.deadline or math.inf) - ends[0])
+
+        def note(report: EpochReport) -> None:
+            ends.append(time.monotonic())
+            turns.append(report.turns)
+
+        watching = replace(runner.execution, progress=note, deadline=last)
         quiet = replace(runner, verbose=False, execution=watching)
         trial = replace(settings, epochs=_TRIAL_EPOCHS, passes=passes, patience=None)
         with suppress(UnfinishedError):
             quiet.train(replace(candidate, settings=trial), seeds, few, selecting)
         taken = [end - begin for begin, end in pairwise([*ends, time.monotonic()])]
-        return statistics.median(taken[1:-1] or taken)
+        return statistics.median(taken[1:-1] or taken[:1])
 
-    if settings.exact:
-        return seconds(1)
-    one, three = seconds(1), seconds(3)
+    if few is data:
+        return seconds(settings.passes, _TRIAL) * max(turns)
+    one, three = seconds(1, 0.5 * _TRIAL), seconds(3, 0.5 * _TRIAL)
     a_pass = max(0.0, three - one) / 2
     steps, of_few = (-(-len(rows) // settings.batch_size) for rows in (data, few))
-    return settings.passes * a_pass * steps / of_few + max(0.0, one - a_pass)
+    return max(turns) * (settings.passes * a_pass * steps / of_few + max(0.0, one - a_pass))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from html import escape
 from types import UnionType
@@ -135,6 +135,13 @@ class Candidate:
     one_by_one: bool = False
     """Whether each row is predicted given all others, and not given those of other parts. Its parameters are few."""
 
+    @property
+    def of_any_length(self) -> Candidate:
+        """What it has in common with the same candidate in a race or within a time limit."""
+        return replace(
+            self, members=1, settings=replace(self.settings, epochs=1, passes=1, patience=None, average=None)
+        )
+
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Candidate:
         weights = tuple((check_number("alpha", one), check_number("beta", other)) for one, other in record["weights"])
@@ -201,12 +208,10 @@ class Plan:
     def kernels(self) -> list[Candidate]:
         return [one for one in self.candidates if one.on_all_rows]
 
-    @property
-    def network_share(self) -> float:
-        """What the first network has of a time limit: half if kernels follow, most if only a line does."""
-        if not self.kernels:
-            return 0.5 if self.alternatives else 1.0
-        return 0.9 if all(kernel.one_by_one for kernel in self.kernels) else 0.5
+    def place_of(self, candidate: Candidate) -> int | None:
+        """Its place among the candidates, whatever the members and the length of its training; None if it is none."""
+        places = [k for k, one in enumerate(self.candidates) if one.of_any_length == candidate.of_any_length]
+        return places[0] if places else None
 
     def lines(self) -> Iterator[str]:
         """For people: what is held out, then each candidate."""

@@ -24,6 +24,7 @@ def race(runner: Runner, seed: int, fold: Fold) -> tuple[Candidate, Trained | No
     first, *others = runner.plan.racing
     if not others:
         return first, None
+    runner = replace(runner, stage="race")
     short = _trained(runner, first, 0, seed, fold)
     so_far = replace(short, candidate=first, interrupted=True)
     if short.interrupted:

@@ -24,8 +24,8 @@ from deepbasis.fitting.distance import AS_GOOD, FEWEST_ROWS, KERNEL_ROWS, Distan
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.held_out import Fold, baseline, class_shares, join_rows, limit_copies, scores_and_doubt
 from deepbasis.fitting.novelty import Novelty
-from deepbasis.fitting.pace import has_time_to_race, in_time
-from deepbasis.fitting.plan import Candidate, Plan
+from deepbasis.fitting.pace import before_scoring, has_time_to_race, share_of_networks, trained_in_time, trainings_of
+from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.race import race
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.streams import StreamData
@@ -60,7 +60,7 @@ def fit_table(
 
 
 def _fit_rows(spec: Spec, plan: Plan, data: TableData, execution: Execution) -> Fitted:
-    runner = Runner(plan, data.preprocessor.width, execution, spec.verbose)
+    runner = Runner(plan, data.preprocessor.width, before_scoring(execution, data.rows_given), spec.verbose)
     parts = folds = data.folds(plan)
     with devices.torch_threads(plan.threads):
         networks, predicted, folds = _train_networks(runner, spec, data, folds)
@@ -138,10 +138,9 @@ def _with_kernel(
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     some = rows.where(order.argsort() < KERNEL_ROWS)
     with suppress(NumericalError, UnfinishedError):
-        planned = in_time(runner, candidate, [0], some, held_out)
-        if planned is None:
+        kernel = trained_in_time(runner, candidate, [0], some, held_out)
+        if kernel is None:
             return distance
-        kernel = runner.train(planned, [0], some, held_out)
         found = kernel.predict(held_out.x)
         ours, theirs = (
             float(metrics.crps(one.double(), held_out.y.double(), held_out.weight)) for one in (found, predicted)
@@ -196,15 +195,16 @@ def _train_networks(
     seeds = draw_seeds(spec.random_state, candidate.members)
     racing = has_time_to_race(runner, seeds[0], folds[0])
     winner, found = race(runner, seeds[0], folds[0]) if racing else (candidate, None)
-    if len(folds) == 1:
-        if found is None:
-            found = _within_time(runner, winner, seeds, folds[0].data, folds[0].selecting).without_misled()
-        found = _or_another(runner, found, seeds, folds[0].data, folds[0].selecting)
-        return found, found.predict(folds[0].held_out.x), folds
-    rows = data.by_turns(folds, len(seeds))
+    several = len(folds) > 1
+    rows = data.by_turns(folds, len(seeds)) if several else (folds[0].data, folds[0].selecting)
     if found is None:
-        found = _within_time(runner, winner, seeds, *rows)
+        share = share_of_networks(runner, seeds[0], folds)
+        found = trained_in_time(runner, winner, seeds, *rows, share, runner.execution.checkpoint)
+        found = found or runner.train(winner, seeds, *rows)
+        found = found if several else found.without_misled()
     found = _or_another(runner, found, seeds, *rows)
+    if not several:
+        return found, found.predict(folds[0].held_out.x), folds
     parts = by_folds(found, folds)
     return found, predict_held_out(parts), [fold for _, fold in parts]
 
@@ -215,24 +215,19 @@ def _or_another(runner: Runner, found: Trained, seeds: list[int], data: Rows, se
         if found.interrupted:
             break
         try:
-            planned = in_time(runner, candidate, seeds, data, selecting) or candidate
-            other = replace(runner.train(planned, seeds, data, selecting), candidate=candidate)
+            other = trained_in_time(runner, candidate, seeds, data, selecting)
         except (InputError, NumericalError):  # there is no time for it, or it failed
             continue
         except UnfinishedError:
             return replace(found, interrupted=True)
+        if other is None:
+            continue
         if other.interrupted:
             return replace(found, interrupted=True)
         ours, theirs = (fmean(outcome.best_score for outcome in one.outcomes) for one in (found, other))
         if runner.execution.team.broadcast_object(theirs < ours):
             found = other
     return found
-
-
-def _within_time(runner: Runner, network: Candidate, seeds: list[int], data: Rows, selecting: Rows) -> Trained:
-    """Trained in full, or for as long as a time limit lets it."""
-    planned = in_time(runner, network, seeds, data, selecting, runner.plan.network_share) or network
-    return replace(runner.train(planned, seeds, data, selecting, runner.execution.checkpoint), candidate=network)
 
 
 def _try_kernels(
@@ -250,21 +245,19 @@ def _try_kernels(
     if not isinstance(seed, int):  # all kernels start from the same seed
         seed = draw_seeds(seed, networks.candidate.members)[0]
     fitted: list[tuple[float, Trained]] = []
-    interrupted = False
-    apart = data.held_out and any(kernel.trained_apart for kernel in runner.plan.kernels)
-    trainings = len(runner.plan.kernels) + (len(folds) if apart else 0)  # once more for each fold
-    for number, candidate in enumerate(runner.plan.kernels):
+    kernels, interrupted = runner.plan.kernels, False
+    for number, candidate in enumerate(kernels):
         with suppress(NumericalError):  # the others are kept
             try:
-                seeds, share = draw_seeds(seed, candidate.members), 1.0 / (trainings - number)
-                planned = in_time(runner, candidate, seeds, everything, selecting, share)
-                if planned is None:
-                    continue
-                kernel = replace(runner.train(planned, seeds, everything, selecting), candidate=candidate)
-                interrupted = kernel.interrupted
+                seeds = draw_seeds(seed, candidate.members)
+                share = 1.0 / max(1, trainings_of(kernels[number:], len(folds) if data.held_out else 0))
+                kernel = trained_in_time(runner, candidate, seeds, everything, selecting, share)
             except UnfinishedError:
                 interrupted = True
-            if interrupted:
+                break
+            if kernel is None:
+                continue
+            if interrupted := kernel.interrupted:
                 break
             criterion = schwarz_criterion(kernel, everything)
             if math.isfinite(criterion):
@@ -319,8 +312,8 @@ def _without_their_folds(
     if not data.held_out or not kernel.candidate.trained_apart:
         return [(kernel, fold) for fold in folds]
     seeds, rows = draw_seeds(seed, 1) * len(folds), data.by_turns(folds, len(folds))
-    planned = in_time(runner, kernel.candidate, seeds, *rows)
-    return [] if planned is None else by_folds(runner.train(planned, seeds, *rows), folds)
+    found = trained_in_time(runner, kernel.candidate, seeds, *rows)
+    return [] if found is None else by_folds(found, folds)
 
 
 def schwarz_criterion(kernel: Trained, data: Rows) -> float:

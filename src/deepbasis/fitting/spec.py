@@ -172,7 +172,7 @@ class Arguments:
     members: int = argument(
         4, whole(), "Number of models in the ensemble. It predicts with their equal mixture.", MODEL
     )
-    epochs: int | str = argument(AUTO, whole(auto=True), "Maximum number of passes over the rows.", TRAINING)
+    epochs: int | str = argument(AUTO, whole(auto=True), "Passes over the rows, at most, of every candidate.", TRAINING)
     batch_size: int | str = argument(AUTO, whole(auto=True), "Rows per training step.", TRAINING)
     optimiser: str = argument(
         AUTO,

@@ -58,7 +58,7 @@ class Execution:
     def out_of_time(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
-    def share_of(self, fits: int) -> Execution:
+    def share_of(self, fits: float) -> Execution:
         """For the next of so many fits, which share the time that is left."""
         if self.deadline is None or fits == 1:
             return self
@@ -72,8 +72,9 @@ FAR_WORSE = 1.25
 """Times the CRPS of the members without a straight line: from there on those with one are left out."""
 
 
-def deadline(time_limit: float | None) -> float | None:
-    return None if time_limit is None else time.monotonic() + time_limit
+def deadline(time_limit: float | None, since: float | None = None) -> float | None:
+    """So many seconds from now, or since a moment of `time.monotonic`."""
+    return None if time_limit is None else (time.monotonic() if since is None else since) + time_limit
 
 
 wire.allow(Line)
@@ -173,6 +174,15 @@ class Runner:
     execution: Execution = HERE
     verbose: bool = False
     started: float = field(default_factory=time.monotonic)
+    stage: str = ""
+    """For people: what its trainings are for, such as "race"."""
+
+    def name_of(self, candidate: Candidate) -> str:
+        """For people: the method, and which of the plan's candidates it is, however long it is trained."""
+        place, count = self.plan.place_of(candidate), len(self.plan.candidates)
+        number = [] if place is None or count == 1 else [f"candidate {1 + place} of {count}"]
+        words = [self.stage] * bool(self.stage) + number
+        return candidate.architecture.method + (f" ({', '.join(words)})" if words else "")
 
     def train(
         self,
@@ -211,14 +221,11 @@ class Runner:
             if fitting < len(members):
                 wave_size, in_threads = fitting, False
 
-        all_of_them = [one.architecture for one in self.plan.candidates]
-        what = architecture.method
-        if candidate.architecture in all_of_them and len(all_of_them) > 1:
-            what += f" (candidate {1 + all_of_them.index(candidate.architecture)} of {len(all_of_them)})"
-
         show_bar = self.verbose and self.execution.progress is None and team.first
         with (
-            ProgressBar(what=what, since=self.started) if show_bar else nullcontext(self.execution.progress) as progress
+            ProgressBar(what=self.name_of(candidate), since=self.started)
+            if show_bar
+            else nullcontext(self.execution.progress) as progress
         ):
             outcomes = train(
                 build,
@@ -237,7 +244,8 @@ class Runner:
             )
         chosen = _best_weights(outcomes, len(candidate.weights))
         models = tuple(outcomes[k].model(lambda member: architecture.build(self.columns, member)) for k in chosen)
-        interrupted = any(outcome.status == INTERRUPTED for outcome in outcomes) and not self.execution.out_of_time
+        late = self.execution.deadline is not None and team.agree(self.execution.out_of_time)  # clocks differ
+        interrupted = any(outcome.status == INTERRUPTED for outcome in outcomes) and not late
         places = tuple(k % len(seeds) for k in chosen)
         found = Trained(
             candidate, architecture, tuple(outcomes[k] for k in chosen), places, models, device, interrupted
