@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from deepbasis import DeepBasisClassifier, DeepBasisRegressor
-from deepbasis.errors import InputError
+from deepbasis.errors import FitWarning, InputError
 from deepbasis.fitting.held_out import Fold
 from deepbasis.fitting.novelty import CALIBRATION
 from deepbasis.gp import exact
@@ -282,6 +282,47 @@ def test_what_it_cannot_take_leaves_the_model_as_it_was(change: Any, words: str)
         with pytest.raises(InputError, match="forget"):
             model.update(X[40:], y[40:], forget=wrong)
     assert model.fitted_ is before
+
+
+def test_a_target_of_another_name_is_refused() -> None:
+    """A series has a name; an array has none, and is taken as it is."""
+    X, y = easy(80)
+    model = small(epochs=1, members=1).fit(X[:40], pd.Series(y[:40], name="price"))
+    before = model.fitted_
+    with pytest.raises(InputError, match=r"'income'.*'price'"):
+        model.update(X[40:], pd.Series(y[40:], name="income"))
+    assert model.fitted_ is before
+    for known in (y[40:], pd.Series(y[40:]), pd.Series(y[40:], name=7), pd.Series(y[40:], name="price")):
+        model.update(X[40:], known)
+    small(epochs=1, members=1).fit(X[:40], y[:40]).update(X[40:], pd.Series(y[40:], name="income"))
+
+
+@pytest.mark.parametrize("changes", [{}, {"likelihood": "student"}, {"target": "log"}])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_targets_in_other_units_are_taken_in_with_a_warning(changes: dict[str, Any], rows: int) -> None:
+    """And rows that drift are not: errors of four standard deviations can be."""
+    X, y = easy(200)
+    y = np.exp(y)
+    model = small(epochs=40, **changes).fit(X[:100], y[:100])
+    new, known = X[100 : 100 + rows], y[100 : 100 + rows]
+    mean, std = model.predict(new, return_std=True)
+    model.update(new, known)
+    model.update(new, np.maximum(mean + 4.0 * std, 0.01))
+    with pytest.warns(FitWarning, match="same units"):
+        model.update(new, 10_000.0 * known)
+
+
+def test_each_output_and_the_bounds_of_a_censored_target_count() -> None:
+    X, y = easy(200)
+    both = np.stack([y, -y], 1)
+    model = small(epochs=20).fit(X[:100], both[:100])
+    with pytest.warns(FitWarning, match="same units"):
+        model.update(X[100:], both[100:] * [1.0, 1000.0])
+    censored = small(epochs=20).fit(X[:100], y[:100], upper=np.where(X[:100, 2] > 1, np.inf, y[:100]))
+    lower = np.full(100, -9.0)
+    censored.update(X[100:], lower, lower=lower, upper=np.full(100, np.inf))  # nothing is known of them
+    with pytest.warns(FitWarning, match="same units"):
+        censored.update(X[100:], 1000.0 * y[100:], upper=1000.0 * y[100:])
 
 
 def test_what_cannot_learn_on_says_so() -> None:
