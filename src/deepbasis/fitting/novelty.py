@@ -1,9 +1,9 @@
 """`Novelty`: how unlike the rows of a fit a row is, as a p-value; and `Watch`, which warns of a table of such rows.
 
 The score of a row is its distance to the nearest of some rows of the fit, in columns that are made normal, by their
-ranks, and decorrelated. Other rows of the fit, from which nothing was learned, say how large the score of a familiar
-row is: the p-value of a row is the share of them, itself included, whose score is as high (Vovk et al., 2005; Bates et
-al., 2023).
+ranks, and decorrelated; every value that is missing where none was adds more than any distance. Other rows of the fit,
+from which nothing was learned, say how large the score of a familiar row is: the p-value of a row is the share of them,
+itself included, whose score is as high (Vovk et al., 2005; Bates et al., 2023).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deepbasis.engine.checks import LARGEST
 from deepbasis.errors import NoveltyWarning, per_cent
 from deepbasis.hashing import splitmix64
 from deepbasis.tables.encoders import Encoding, decoded, unsquash
-from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.preprocessing import GAP, Preprocessor
 
 REFERENCE, CALIBRATION = 2_000, 4_000
 """Rows that distances are to, and rows that say how large these are; of fewer rows two thirds and one third."""
@@ -31,6 +31,7 @@ _QUANTILES = 33  # of each column
 _SHRINK = 0.03  # added to the variances of the decorrelated columns, whose mean is about 1
 _LEAST_SPREAD = 0.2  # of an encoded column: about that of a category that few rows have
 _FARTHEST = 100.0  # spreads that two rows may differ by in a column
+_MISSED = 1_000.0  # what a gap adds to the distance, in a column that had none
 _MOST_COLUMNS = 512  # that are decorrelated
 _WIDEST = 40.0  # an encoded value is within
 _ROWS_AT_A_TIME = 1_024
@@ -91,14 +92,14 @@ class Novelty:
 
     @torch.no_grad()
     def score(self, x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
-        """Of encoded rows: the distance to the nearest of the reference rows."""
+        """Of encoded rows: the distance to the nearest of the reference rows, and something for each gap."""
         r = self.reference
         size = r.square().sum(1)
         found = []
         for z in self._mapped(x).split(_ROWS_AT_A_TIME):
             nearest = torch.addmm(size, z, r.mT, alpha=-2.0).amin(1)  # |z - r|^2 = |z|^2 + (|r|^2 - 2 z r)
             found.append((nearest + z.square().sum(1)).clamp_min(0.0).sqrt())
-        return torch.cat(found)
+        return torch.cat(found) + _MISSED * (x == GAP).sum(1)
 
     def p_values(self, x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
         """Of encoded rows: for those drawn as the rows of the fit, at most p with a probability of at most p.
@@ -269,17 +270,33 @@ def _new_levels(encoding: Encoding, novelty: Novelty, x: Tensor, columns: slice)
     """A value that has no column of its own has not been seen, or seldom."""
     own = slice(columns.start, columns.start + len(encoding.categories))
     gaps = slice(columns.stop - encoding.missing, columns.stop)
-    share = 1.0 - float(x[:, own].sum(1).mean()) - float(x[:, gaps].sum(1).mean())
+    missed = float((x[:, columns.start] == GAP).float().mean())
+    share = 1.0 - float(x[:, own].sum(1).mean()) - float(x[:, gaps].sum(1).mean()) - missed
     usual = 1.0 - float(novelty.center[own].sum()) - float(novelty.center[gaps].sum())
-    return share - usual, f"new values in {per_cent(share)} of the rows"
+    return max((share - usual, f"new values in {per_cent(share)} of the rows"), (missed, _missing(missed)))
+
+
+def _missing(share: float) -> str:
+    return f"missing in {per_cent(share)} of the rows, and in none of the fit"
 
 
 def _out_of_range(encoding: Encoding, novelty: Novelty, x: Tensor, columns: slice) -> tuple[float, str]:
     z, first = x[:, columns.start].float(), columns.start
     low, high = novelty.low[first], novelty.high[first]
-    share = float(((z < low) | (z > high)).float().mean())
-    ends = " to ".join(decoded(encoding, float(end)) for end in (low, high))
+    share, missed = (float(one.float().mean()) for one in ((z < low) | (z > high), z == GAP))
+    if missed > share:
+        return missed, _missing(missed)
+    ends = " to ".join(_end(encoding, float(end)) for end in (low, high))
     words = f"{per_cent(share)} of the rows outside {ends}"
     lower, upper = np.quantile(unsquash(z.numpy(), encoding.linear), [0.25, 0.75])
     spread = (upper - lower) / float(novelty.spread[first])
     return share, f"{words}, of another scale" if spread > _OTHER_SCALE else words
+
+
+def _end(encoding: Encoding, z: float) -> str:
+    """Of a range; dates to the minute, or to the day where all have one time: single precision has no more digits."""
+    found = decoded(encoding, z)
+    if encoding.kind != "datetime":
+        return found
+    moment = np.datetime64(found, "s") + np.timedelta64(30, "s")
+    return str(moment.astype("datetime64[m]" if "hour" in encoding.phases else "datetime64[D]"))
