@@ -196,6 +196,20 @@ MUTATIONS = [
         "(rows + 1) * (1.0 - asked) + 1",
         "conformal",
     ),
+    gp(
+        "adaptive intervals: narrower after a row outside",
+        "conformal",
+        "math.log(score) > self.followed",
+        "math.log(score) < self.followed",
+        "conformal",
+    ),
+    fitting(
+        "novelty: a gap where there was none is nothing",
+        "novelty",
+        "_MISSED * (x == GAP)",
+        "0.0 * (x == GAP)",
+        "novelty",
+    ),
     fitting(
         "novelty: p-values from the wrong side",
         "novelty",
