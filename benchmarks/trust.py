@@ -281,12 +281,10 @@ def page() -> Iterator[str]:
         each = zip(found["drift"], found["batch"], strict=True)
         found.index = pd.Index([f"{drift}, {batch or 'not adapted'}" for drift, batch in each], name="drift, batch")
         yield from ("## Rows in the order of time: the share of targets in adaptive intervals of 90 %", "")
-        yield "The standard deviation of the noise is .5 in the fit. Later it swings between .2 and 1.2, and the mean by"
-        yield ".5 (noise); or the mean jumps by 4, twenty times on average (jumps); or it moves by 15, step by step, and"
-        yield from (
-            "the columns lose their effect (trend). `width_ratio` is beside the intervals that do not adapt.",
-            "",
-        )
+        yield "The standard deviation of the noise is .5 in the fit. Later it swings between .2 and 1.2, and the mean"
+        yield "by .5 (noise); or the mean jumps by 4, twenty times on average (jumps); or it moves by 15, step by step,"
+        yield "and the columns lose their effect (trend). `width_ratio` is beside the intervals that do not adapt."
+        yield ""
         yield from (*lines(found.drop(columns=["drift", "batch"])), "")
     yield from (made(), "")
 

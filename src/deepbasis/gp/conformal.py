@@ -70,6 +70,10 @@ def unknown_group(name: str) -> InputError:
     return InputError(f"groups: the promise of this fit rests on no row of the group '{name}'")
 
 
+def no_groups() -> InputError:
+    return InputError("groups: the model was fitted without groups, and promises nothing for each of them")
+
+
 @dataclass(frozen=True)
 class Conformal:
     """The depths of rows that no part of the fit has seen; of each group by itself, where there are groups.
@@ -118,6 +122,10 @@ class Conformal:
             raise ValueError("its promise has no rows, or groups without names")
         return cls(groups=tuple(groups), **tensors)
 
+    def check_groups(self) -> None:
+        if not self.groups:
+            raise no_groups()
+
     def promise(self, coverage: float, name: str | None = None) -> float:
         """The probability that an interval promises: at least `coverage`."""
         rows = len(self.depths_of(name))
@@ -140,8 +148,7 @@ class Conformal:
         """Of every row; of each by the rows of its own group, where groups are named."""
         if groups is None:
             return central(predicted, self.level(coverage))
-        if not self.groups:
-            raise InputError("groups: the model was fitted without groups, and promises nothing for each of them")
+        self.check_groups()
         lower, upper = torch.empty_like(predicted.mean), torch.empty_like(predicted.mean)
         for name in dict.fromkeys(groups):
             mine = torch.tensor([one == name for one in groups])
