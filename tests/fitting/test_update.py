@@ -13,6 +13,7 @@ from deepbasis import DeepBasisClassifier, DeepBasisRegressor
 from deepbasis.errors import FitWarning, InputError
 from deepbasis.fitting.held_out import Fold
 from deepbasis.fitting.novelty import CALIBRATION
+from deepbasis.fitting.update import update_table
 from deepbasis.gp import exact
 from deepbasis.gp.conformal import depths
 from deepbasis.gp.model import DeepBasisGP
@@ -218,6 +219,40 @@ def test_a_promise_goes_on_with_rows_that_nothing_was_learned_from() -> None:
     assert len(by_city.fitted_.apart) == 50 + 125
     assert set(by_city.fitted_.conformal.groups) == {"Rome", "Oslo"}
     by_city.predict_interval(X[:5], 0.8, guarantee=True, groups=city[:5])
+
+
+def test_many_small_updates_set_as_many_rows_apart_as_a_large_one(tmp_path: Path) -> None:
+    """The same rows, whatever the updates that they come in; and a promise that is saved goes on."""
+    X, y = easy(500)
+    one, two, each = (small(calibrate="conformal", epochs=2, members=1).fit(X[:400], y[:400]) for _ in range(3))
+    one.update(X[400:440], y[400:440])
+    two.update(X[400:417], y[400:417])
+    two.save(tmp_path / "m")
+    two = DeepBasisRegressor.load(tmp_path / "m").update(X[417:440], y[417:440])
+    for k in range(400, 440):
+        was = each.fitted_
+        each.update(X[k : k + 1], y[k : k + 1])
+        if len(each.fitted_.apart) > len(was.apart):  # nothing is learned from it
+            torch.testing.assert_close(each.fitted_.statistics[0].gram, was.statistics[0].gram, rtol=0, atol=0)
+    assert len(one.fitted_.apart) == 110
+    for other in (two, each):
+        assert set(other.fitted_.apart.y) == set(one.fitted_.apart.y)
+        assert other.rows_ == 440
+    assert set(one.fitted_.apart.y[100:]) <= set(y[400:440])
+
+
+def test_an_update_whose_every_row_is_set_apart_says_how_it_was_predicted() -> None:
+    X, y = easy(440)
+    fitted = small(calibrate="conformal", epochs=2, members=1).fit(X[:400], y[:400]).fitted_
+    for k in range(400, 440):
+        after, scores = update_table(fitted, X[k : k + 1], y[k : k + 1], forget=0.99)
+        assert after.calibration.rows == pytest.approx(0.99 * fitted.calibration.rows, abs=1.0)
+        assert after.calibration.rows != fitted.calibration.rows
+        told = fitted.evaluate(X[k : k + 1], y[k : k + 1])
+        assert {name: scores()[name] for name in ("mae", "crps")} == pytest.approx(
+            {name: told[name] for name in ("mae", "crps")}, rel=1e-5
+        )
+        fitted = after
 
 
 def test_it_is_saved_and_goes_on_from_the_file(tmp_path: Path) -> None:

@@ -120,6 +120,8 @@ class Novelty:
 
         The reference rows stay. Of scores, in their order, evenly many are kept.
         """
+        if not len(x):
+            return self
         draw = float(torch.rand((), generator=torch.Generator().manual_seed(seed)))
         wanted = min(float(len(x)), len(self.scores) * share / (1.0 - share))
         total = min(1.0, CALIBRATION / (len(self.scores) + wanted))

@@ -35,7 +35,7 @@ from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.outputs import OutputsCalibration, calibrate_outputs
 from deepbasis.gp.predictive import Predictive
 from deepbasis.tables.scaler import TargetScaler
-from deepbasis.tables.table import set_apart
+from deepbasis.tables.table import set_apart_later
 from deepbasis.tables.targets import Floats, check_bounds, check_precision, check_weight, group_names
 
 _PIECE = 4_096  # rows of a member at a time
@@ -192,7 +192,7 @@ def update(fitted: Fitted, new: NewRows, forget: float = 1.0) -> tuple[Fitted, S
     if promises != (new.groups is not None):
         raise InputError("groups of the new rows are for a model that promises something for each group, and only it")
     n, observed = len(new.y), _observed(fitted, new)
-    away = torch.from_numpy(set_apart(n)) if fitted.apart is not None else torch.zeros(n, dtype=torch.bool)
+    away = torch.from_numpy(np.zeros(n, dtype=bool) if fitted.apart is None else set_apart_later(fitted.rows, n))
     objective = fitted.plan.candidates[fitted.chosen].settings.objective
     posterior = learning.is_posterior(fitted.models[0], objective)
     seen = _look(fitted, new, observed, away, posterior)
@@ -210,16 +210,23 @@ def update(fitted: Fitted, new: NewRows, forget: float = 1.0) -> tuple[Fitted, S
         statistics=sums,
         calibration=_moved(fitted.calibration, predicted, observed[some], weight, forget),
         novelty=fitted.novelty.with_rows(torch.cat(seen.x), n / (n + forget * fitted.rows), fitted.rows),
-        rows=fitted.rows + n,
         log_likelihoods=(),  # of all rows nothing says it
-        warnings=(),
     )
-    if fitted.apart is not None:
-        names = None if new.groups is None else tuple(new.groups[k] for k in away.nonzero()[:, 0].tolist())
-        more = Apart(torch.cat(seen.apart), new.y[away.numpy()], names)
-        found = promised(found, fitted.apart.followed_by(more, forget))
+    found = _promised_anew(found, new, seen, away, forget)
+    if not len(some):
+        return found, partial(_scores_of_all, fitted, new, seen)
     _warn_of_absurd(fitted, predicted, observed[some], weight)
     return found, partial(_scores, fitted, predicted, new, some, weight)
+
+
+def _promised_anew(fitted: Fitted, new: NewRows, seen: Seen, away: Tensor, forget: float) -> Fitted:
+    """The same after the new rows, of which those that are `away` join the promise, if there is one."""
+    found = replace(fitted, rows=fitted.rows + len(away), warnings=())
+    if fitted.apart is None:
+        return found
+    names = None if new.groups is None else tuple(new.groups[k] for k in away.nonzero()[:, 0].tolist())
+    more = Apart(torch.cat(seen.apart), new.y[away.numpy()], names)
+    return promised(found, fitted.apart.followed_by(more, forget))
 
 
 def _observed(fitted: Fitted, new: NewRows) -> Tensor:
@@ -283,7 +290,8 @@ def _moved(
     if before is None:
         return None
     if isinstance(before, Calibration):
-        return calibrate(predicted, y, weight, steps=_STEPS, before=replace(before, rows=forget * before.rows))
+        own = replace(before, rows=forget * before.rows)
+        return calibrate(predicted, y, weight, steps=_STEPS, before=own) if len(y) else own
     each = tuple(replace(one, rows=forget * one.rows) for one in before.each)
     known = replace(before, each=each, rows=forget * before.rows)
     return calibrate_outputs(predicted, y, weight, scales=len(each) > 0, steps=_STEPS, before=known)
@@ -328,6 +336,11 @@ def _scores(
     return scores(
         fitted.target.distribution(calibrated), new.y[places], bounds, own_weight, outputs=fitted.target.outputs
     )
+
+
+def _scores_of_all(fitted: Fitted, new: NewRows, seen: Seen) -> dict[str, float]:
+    """The same where every row is set apart."""
+    return scores(fitted.predict_encoded(seen.apart), new.y, new.bounds, new.weight, outputs=fitted.target.outputs)
 
 
 def _sound(model: DeepBasisGP) -> bool:
