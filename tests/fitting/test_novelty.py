@@ -212,6 +212,16 @@ def test_rows_alone_have_the_p_values_that_they_have_in_a_table(model: DeepBasis
     close(model.predict_novelty(table), alone, atol=2 / len(model.fitted_.novelty.scores))
 
 
+def test_rows_set_apart_calibrate() -> None:
+    """Not even the encoding has seen them."""
+    table, y = houses(400)
+    fitted = small(members=1, epochs=1, calibrate="conformal").fit(table, y).fitted_
+    assert fitted.apart is not None
+    expected = fitted.novelty.score(fitted.apart.x).sort().values
+    torch.testing.assert_close(fitted.novelty.scores, expected)
+    assert len(fitted.novelty.reference) == 300
+
+
 def test_groups_that_a_fit_has_not_seen_calibrate() -> None:
     """Rows of a group are nearly copies: a row of a new group is no stranger than most."""
     rng = np.random.default_rng(0)

@@ -196,8 +196,11 @@ class TableData:
         )
 
     def novelty(self) -> Novelty:
-        """New rows may be of new groups: then it is calibrated on such."""
+        """Calibrated on rows that are set apart, if any are; or, as new rows may be of new groups, on such."""
         by_group = self.grouped and len(self.held_out) > 0
+        if self.apart is not None and not by_group:
+            x = torch.cat([self.encoded.x, self.apart.x])
+            return Novelty.fit(x, torch.arange(len(x)) >= len(self.encoded))
         return Novelty.fit(self.encoded.x, torch.from_numpy(self.held_out[0]) if by_group else None)
 
     def everything(self, dtype: torch.dtype) -> Rows:
