@@ -211,6 +211,13 @@ MUTATIONS = [
         "novelty",
     ),
     fitting(
+        "a glance: squares of the wrong sign",
+        "glance",
+        "-2.0 * near.T",
+        "2.0 * near.T",
+        "novelty",
+    ),
+    fitting(
         "novelty: p-values from the wrong side",
         "novelty",
         "p = (1 + n - last).double()",

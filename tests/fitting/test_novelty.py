@@ -1,6 +1,7 @@
 """p-values of "a row like those of the fit", and the warning about tables of other rows."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from scipy.spatial.distance import cdist
 from deepbasis import DeepBasisClassifier, DeepBasisRegressor
 from deepbasis.errors import NoveltyWarning
 from deepbasis.fitting.files import predict_file
-from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty
+from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty, Watch
 from deepbasis.tables.predictions import PredictionColumns
 from deepbasis.tables.preprocessing import GAP
 from support.regressors import close, small
@@ -95,6 +96,39 @@ def test_moments_of_a_day_are_told_to_the_minute() -> None:
         small(epochs=1).fit(pd.DataFrame({"when": hours}), y).predict(
             pd.DataFrame({"when": hours + pd.Timedelta("9000D")})
         )
+
+
+@pytest.mark.parametrize("columns", [4, 600])
+def test_a_glance_is_the_distance_to_a_few_of_the_reference_rows(columns: int) -> None:
+    """Of which the others say what is usual: of familiar rows about one in a hundred is not, and more in a wide table,
+    whose scales were learned from few rows."""
+    x, new = (torch.randn(3_000, columns, generator=torch.Generator().manual_seed(k)).exp() for k in range(2))
+    novelty = Novelty.fit(x)
+    glance = novelty.glance
+    near = replace(novelty, reference=novelty.reference[: len(glance.sizes)])
+    new[:50] *= 3.0
+    assert glance.strange(new) == int((near.score(new).square() > glance.usual).sum())
+    assert glance.strange(new[50:]) < (0.03 if columns < 100 else 0.15) * len(new)
+    new[:50, 1] = GAP
+    assert glance.strange(new[:50]) == 50
+    assert Novelty.fit(x[:2]).glance.strange(x) == len(x), "too few rows to say"
+
+
+def test_familiar_rows_are_given_a_glance_and_strange_ones_a_look(model: DeepBasisRegressor) -> None:
+    def familiar(table: pd.DataFrame) -> pd.DataFrame:
+        return table
+
+    fitted = model.fitted_
+    for rows in (20, 150, 999, 5_000):
+        for change in (familiar, STRANGE["out of range"][0]):
+            watch = Watch(fitted.novelty, fitted.preprocessor)
+            (x,) = fitted.chunks(change(houses(rows, seed=1)[0]))
+            watch.look(x)
+            assert watch.looked == (len(x[:: rows // 20]) if watch.unlike == 0 else len(x[:: -(-rows // 128)]))
+            assert (watch.unlike > 0.5 * watch.looked) == (change is not familiar)
+    watch = Watch(fitted.novelty, fitted.preprocessor)
+    watch.look(x[:19])
+    assert watch.looked == 0
 
 
 def test_p_values_of_a_table_with_copies_are_uniform_too() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from deepbasis.engine.checks import LARGEST
 from deepbasis.errors import NoveltyWarning, per_cent
+from deepbasis.fitting.glance import Glance
 from deepbasis.hashing import splitmix64
 from deepbasis.tables.encoders import Encoding, decoded, unsquash
 from deepbasis.tables.preprocessing import GAP, Preprocessor
@@ -35,6 +37,7 @@ _MISSED = 1_000.0  # what a gap adds to the distance, in a column that had none
 _MOST_COLUMNS = 512  # that are decorrelated
 _WIDEST = 40.0  # an encoded value is within
 _ROWS_AT_A_TIME = 1_024
+_UNLIKE = 0.01  # the p-value of a row that counts as unlike those of the fit
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,24 @@ class Novelty:
         found = replace(found, reference=found._mapped(known))
         return replace(found, scores=found.score(others).sort().values)
 
+    @cached_property
+    def glance(self) -> Glance:
+        return Glance.of(self.knots, self.marks, self.mapping, self.reference, _FARTHEST)
+
+    @cached_property
+    def _sizes(self) -> Tensor:
+        return self.reference.square().sum(1)
+
+    @cached_property
+    def _unlike(self) -> float:
+        """The score beyond which a p-value is low, if not as low as it can be."""
+        n = len(self.scores)
+        return float(self.scores[n - max(1, int(_UNLIKE * (1 + n)))])
+
+    def unlike(self, x: Float[Tensor, "b d"]) -> int:
+        """How many of these encoded rows have a p-value that counts as low."""
+        return int((self.score(x) > self._unlike).sum())
+
     def _mapped(self, x: Tensor) -> Tensor:
         z = _interpolated(x.float(), self.knots, self.marks).clamp(-_FARTHEST, _FARTHEST)
         return z @ self.mapping if len(self.mapping) else z
@@ -93,8 +114,7 @@ class Novelty:
     @torch.no_grad()
     def score(self, x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
         """Of encoded rows: the distance to the nearest of the reference rows, and something for each gap."""
-        r = self.reference
-        size = r.square().sum(1)
+        r, size = self.reference, self._sizes
         found = []
         for z in self._mapped(x).split(_ROWS_AT_A_TIME):
             nearest = torch.addmm(size, z, r.mT, alpha=-2.0).amin(1)  # |z - r|^2 = |z|^2 + (|r|^2 - 2 z r)
@@ -202,10 +222,11 @@ def _interpolated(x: Float[Tensor, "b d"], knots: Float[Tensor, "d q"], marks: F
 
 # ---- a table of strange rows -----------------------------------------------------------------------------------------
 
-_UNLIKE = 0.01  # the p-value of a row that counts as unlike those of the fit
 _MANY = 0.1  # the share of such rows that is worth a warning
 _WATCHED = 128  # rows of a chunk that are looked at
 _FEW = 20  # a chunk of fewer rows is not
+_LONG = 8_192  # in a chunk of fewer rows there is a glance at 20 to 40 first,
+_FAMILIAR = 0.05  # and a look only where a larger share of these seems strange, or `_MANY` of all
 _REMEMBERED = 4_096  # rows
 _NAMED = 5  # columns, at most
 _OTHER_SCALE = 5.0  # spreads of the fit, between the quartiles
@@ -229,10 +250,15 @@ class Watch:
     def look(self, x: Float[Tensor, "b d"]) -> None:
         if len(x) < _FEW:
             return
-        rows = x[:: max(1, len(x) // _WATCHED)]
+        rows = x[:: -(-len(x) // _WATCHED)]
+        if len(x) < _LONG:  # a look at all of them may take as long as their prediction
+            some = x[:: len(x) // _FEW]
+            enough = _MANY if len(some) == len(x) else _FAMILIAR
+            if self.novelty.glance.strange(some) <= enough * len(some):
+                self.looked += len(some)
+                return
         self.looked += len(rows)
-        least = 1.0 / (1 + len(self.novelty.scores))
-        self.unlike += int((self.novelty.p_values(rows) <= max(_UNLIKE, least)).sum())
+        self.unlike += self.novelty.unlike(rows)
         if sum(map(len, self.some)) < _REMEMBERED:
             self.some.append(rows)
 
