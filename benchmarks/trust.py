@@ -42,6 +42,7 @@ from deepbasis import AdaptiveIntervals, DeepBasisRegressor
 from deepbasis.errors import FitWarning, NoveltyWarning
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.novelty import Novelty
+from deepbasis.fitting.outputs import distribution_of
 from deepbasis.fitting.spec import Spec
 from deepbasis.gp.conformal import Conformal, central, depths
 
@@ -66,7 +67,7 @@ def main() -> None:
         print(summary(pd.DataFrame(rows)).to_string())
         print(pd.DataFrame(covered("line", *made_up("line"), {"epochs": 2}, 20)).to_string())
         print(pd.DataFrame(uniform("line", *made_up("line"), {})).describe().to_string())
-        print(f"{speed(2_000):,.0f} rows a second")
+        print(f"{speed(2_000):,.0f} rows a second", look_cost(400, {**SHORT, "epochs": 2}, 10))
         print(pd.DataFrame(drifting(400, {"epochs": 2}, 1_000)).to_string())
         return
     if arguments.data_dir is None and arguments.part not in ("adaptive", "page"):
@@ -150,6 +151,28 @@ def speed(rows: int) -> float:
     start = time.perf_counter()
     novelty.p_values(x)
     return rows / (time.perf_counter() - start)
+
+
+def look_cost(fitted: int, changes: dict[str, Any], repeats: int = 300) -> dict[int, float]:
+    """Of a prediction of so many rows: the time beside that without a look for strange ones, by interleaved medians."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(fitted + 1_000, 10))
+    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=len(X))
+    known = DeepBasisRegressor(**{"random_state": 0, "epochs": 5, **changes}).fit(X[:fitted], y[:fitted]).fitted_
+
+    def without(some: np.ndarray) -> Any:
+        return distribution_of(known.target, known.predict_encoded(known.chunks(some)), known.device)
+
+    found = {}
+    for rows in (20, 200, 1_000):
+        some, times = X[fitted : fitted + rows], []
+        for _ in range(repeats):
+            for work in (known.predict, without):
+                start = time.perf_counter()
+                work(some)
+                times.append(time.perf_counter() - start)
+        found[rows] = float(np.median(times[::2]) / np.median(times[1::2]))
+    return found
 
 
 # ---- coverage --------------------------------------------------------------------------------------------------------
@@ -272,6 +295,11 @@ def page() -> Iterator[str]:
         yield f"Their distance from uniformity over the 5 % bound: median {ks.median():.2f}, largest {ks.max():.2f},"
         yield from (f"above 1 in {(ks > 1).sum()} of {len(ks)} cases, {(ks > 1).mean():.1%} of them.", "")
         yield from (f"{speed(200_000):,.0f} rows of ten columns a second, threads: {torch.get_num_threads()}.", "")
+        each = ", ".join(f"{ratio:.2f} times for {rows:,} rows" for rows, ratio in look_cost(4_000, {}).items())
+        yield from (
+            f"`predict_dist` with its look for strange rows, beside one without, after a default fit: {each}.",
+            "",
+        )
     if "coverage" in known:
         found = known["coverage"]
         yield from ("## Guaranteed intervals", "", *lines(found.set_index("table")), "")
