@@ -3,6 +3,7 @@
     python benchmarks/trust.py --data-dir FOLDER             # everything -> results/trust
     python benchmarks/trust.py --quick                       # made-up tables, seconds: tables on the screen
     python benchmarks/trust.py --part coverage               # or novelty, uniform, or page: from the files there are
+    python benchmarks/trust.py --part adaptive               # needs no tables
 
 Novelty: AUROC between rows of the same kind and rows of another kind, for four kinds of shift (`_trust_shifts.py`), of
 `predict_novelty` and of the predictive standard deviation, from one short fit, and of four detectors of scikit-learn,
@@ -14,6 +15,10 @@ twelve draws of each table and three of the shifts; a twentieth should be above 
 Coverage: 1,000 draws of calibration and test rows, half and half, around a fixed fit: the mean share of test targets in
 the guaranteed intervals and its Monte-Carlo error; the width of these beside that of the calibrated ones. Per group:
 the groups of a column that has few values, the smallest of their mean coverages.
+
+Adaptive: 50,000 rows in the order of time after a fit to 2,000 made-up ones, under three kinds of drift. What share of
+their targets the 90 % intervals of `AdaptiveIntervals` hold in each tenth of the time, in batches of several sizes, and
+without adapting; their mean width beside that of the unadapted ones; the share of intervals that are infinite.
 """
 
 from __future__ import annotations
@@ -33,16 +38,17 @@ import torch
 from _machine import made
 from _parts import read_parts, write_part
 from _trust_shifts import CHOSEN_ON, REPORTED, SCALE, Shift, few_values, peers, read, shifts
-from deepbasis import DeepBasisRegressor
+from deepbasis import AdaptiveIntervals, DeepBasisRegressor
 from deepbasis.errors import FitWarning, NoveltyWarning
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.novelty import Novelty
+from deepbasis.fitting.outputs import distribution_of
 from deepbasis.fitting.spec import Spec
 from deepbasis.gp.conformal import Conformal, central, depths
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "trust"
 FILE = RESULTS / "table.json"
-PARTS = ("novelty", "uniform", "coverage", "page")
+PARTS = ("novelty", "uniform", "coverage", "adaptive", "page")
 OURS, STD = "predict_novelty", "predictive std"
 ROWS, SEEDS, UNIFORM_SEEDS, DRAWS, FEWEST = 2_800, 1, 12, 1_000, 60
 SHORT: dict[str, Any] = {"members": 2, "epochs": 60, "method": "dbk-silu", "random_state": 0}
@@ -61,9 +67,10 @@ def main() -> None:
         print(summary(pd.DataFrame(rows)).to_string())
         print(pd.DataFrame(covered("line", *made_up("line"), {"epochs": 2}, 20)).to_string())
         print(pd.DataFrame(uniform("line", *made_up("line"), {})).describe().to_string())
-        print(f"{speed(2_000):,.0f} rows a second")
+        print(f"{speed(2_000):,.0f} rows a second", look_cost(400, {**SHORT, "epochs": 2}, 10))
+        print(pd.DataFrame(drifting(400, {"epochs": 2}, 1_000)).to_string())
         return
-    if arguments.data_dir is None:
+    if arguments.data_dir is None and arguments.part not in ("adaptive", "page"):
         parser.error("the tables are read from --data-dir, or from the folder that DEEPBASIS_DATA names")
     RESULTS.mkdir(parents=True, exist_ok=True)
     for part, measure in (("novelty", strange), ("uniform", uniform), ("coverage", covered)):
@@ -72,6 +79,8 @@ def main() -> None:
             rows += measure(name, *read(name, arguments.data_dir), {})
             write_part(FILE, part, pd.DataFrame(rows))
             print(part, name, flush=True)
+    if arguments.part in (None, "adaptive"):
+        write_part(FILE, "adaptive", pd.DataFrame(drifting(2_000, {}, 50_000)))
     (RESULTS / "table.md").write_text("\n".join(page()))
 
 
@@ -144,6 +153,28 @@ def speed(rows: int) -> float:
     return rows / (time.perf_counter() - start)
 
 
+def look_cost(fitted: int, changes: dict[str, Any], repeats: int = 300) -> dict[int, float]:
+    """Of a prediction of so many rows: the time beside that without a look for strange ones, by interleaved medians."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(fitted + 1_000, 10))
+    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=len(X))
+    known = DeepBasisRegressor(**{"random_state": 0, "epochs": 5, **changes}).fit(X[:fitted], y[:fitted]).fitted_
+
+    def without(some: np.ndarray) -> Any:
+        return distribution_of(known.target, known.predict_encoded(known.chunks(some)), known.device)
+
+    found = {}
+    for rows in (20, 200, 1_000):
+        some, times = X[fitted : fitted + rows], []
+        for _ in range(repeats):
+            for work in (known.predict, without):
+                start = time.perf_counter()
+                work(some)
+                times.append(time.perf_counter() - start)
+        found[rows] = float(np.median(times[::2]) / np.median(times[1::2]))
+    return found
+
+
 # ---- coverage --------------------------------------------------------------------------------------------------------
 
 
@@ -192,6 +223,53 @@ def covered(
         }
 
 
+# ---- rows in the order of time ---------------------------------------------------------------------------------------
+
+DRIFTS = ("noise", "jumps", "trend")
+
+
+def drifting(fitted: int, changes: dict[str, Any], rows: int) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(fitted + rows, 4))
+    f = np.sin(2.0 * X[:, 0]) + X[:, 1] * X[:, 2]
+    noise = 0.5 * rng.normal(size=len(X))
+    model = DeepBasisRegressor(**{**SHORT, **changes}).fit(X[:fitted], (f + noise)[:fitted])
+    coming, f, noise, now = (
+        model.predict_dist(X[fitted:], as_tensor=True),
+        f[fitted:],
+        noise[fitted:],
+        np.linspace(0, 1, rows),
+    )
+    after = {
+        "noise": f + 0.5 * np.sin(9.0 * now) + np.exp(0.9 * np.sin(40.0 * now)) * noise,
+        "jumps": f + 4.0 * (np.cumsum(rng.random(rows) < 20.0 / rows) % 2) + noise,
+        "trend": f * (1.0 - now) + 15.0 * now + noise,
+    }
+    low, high = coming.interval(0.9)
+    for drift in DRIFTS:
+        y = torch.from_numpy(after[drift])
+        for batch in (0, 1, 25, 100, 1_000):
+            lower, upper = (low, high) if batch == 0 else adapted(coming, y, batch)
+            inside = ((lower <= y) & (y <= upper)).double().reshape(10, -1).mean(1)
+            yield {
+                "drift": drift,
+                "batch": batch,
+                **{f"tenth {k + 1}": share for k, share in enumerate(inside.tolist())},
+                "width_ratio": float((upper - lower).mean() / (high - low).mean()),
+                "infinite": float((~(upper - lower).isfinite()).double().mean()),
+            }
+            print("adaptive", drift, batch, flush=True)
+
+
+def adapted(coming: Any, y: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    adaptive, ends = AdaptiveIntervals(coverage=0.9), []
+    for k in range(0, len(y), batch):
+        ends.append(torch.stack(adaptive.interval(coming[k : k + batch])))
+        adaptive.update(coming[k : k + batch], y[k : k + batch])
+    lower, upper = torch.cat(ends, 1)
+    return lower, upper
+
+
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
@@ -217,10 +295,25 @@ def page() -> Iterator[str]:
         yield f"Their distance from uniformity over the 5 % bound: median {ks.median():.2f}, largest {ks.max():.2f},"
         yield from (f"above 1 in {(ks > 1).sum()} of {len(ks)} cases, {(ks > 1).mean():.1%} of them.", "")
         yield from (f"{speed(200_000):,.0f} rows of ten columns a second, threads: {torch.get_num_threads()}.", "")
+        each = ", ".join(f"{ratio:.2f} times for {rows:,} rows" for rows, ratio in look_cost(4_000, {}).items())
+        yield from (
+            f"`predict_dist` with its look for strange rows, beside one without, after a default fit: {each}.",
+            "",
+        )
     if "coverage" in known:
         found = known["coverage"]
         yield from ("## Guaranteed intervals", "", *lines(found.set_index("table")), "")
         yield from (wider(found), "")
+    if "adaptive" in known:
+        found = known["adaptive"]
+        each = zip(found["drift"], found["batch"], strict=True)
+        found.index = pd.Index([f"{drift}, {batch or 'not adapted'}" for drift, batch in each], name="drift, batch")
+        yield from ("## Rows in the order of time: the share of targets in adaptive intervals of 90 %", "")
+        yield "The standard deviation of the noise is .5 in the fit. Later it swings between .2 and 1.2, and the mean"
+        yield "by .5 (noise); or the mean jumps by 4, twenty times on average (jumps); or it moves by 15, step by step,"
+        yield "and the columns lose their effect (trend). `width_ratio` is beside the intervals that do not adapt."
+        yield ""
+        yield from (*lines(found.drop(columns=["drift", "batch"])), "")
     yield from (made(), "")
 
 

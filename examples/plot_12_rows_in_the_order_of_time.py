@@ -11,8 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from deepbasis import DeepBasisRegressor, plots
-from deepbasis.gp.conformal import AdaptiveIntervals
+from deepbasis import AdaptiveIntervals, DeepBasisRegressor, plots
 
 table = pd.read_csv("data/beijing.csv.gz", parse_dates=["day"])
 train, later = table[table["day"] < "2011"], table[table["day"] >= "2011"]

@@ -203,6 +203,27 @@ MUTATIONS = [
         "(rows + 1) * (1.0 - asked) + 1",
         "conformal",
     ),
+    gp(
+        "adaptive intervals: narrower after a row outside",
+        "conformal",
+        "math.log(score) > self.followed",
+        "math.log(score) < self.followed",
+        "conformal",
+    ),
+    fitting(
+        "novelty: a gap where there was none is nothing",
+        "novelty",
+        "_MISSED * (x == GAP)",
+        "0.0 * (x == GAP)",
+        "novelty",
+    ),
+    fitting(
+        "a glance: squares of the wrong sign",
+        "glance",
+        "-2.0 * near.T",
+        "2.0 * near.T",
+        "novelty",
+    ),
     fitting(
         "novelty: p-values from the wrong side",
         "novelty",

@@ -19,6 +19,7 @@ _HOMES = {
     "FileFormatError": "errors",
     "CheckpointMismatchError": "errors",
     "NumericalError": "errors",
+    "AdaptiveIntervals": "gp.conformal",
     "DeepBasisGP": "gp.model",
     "Gaussian": "gp.predictive",
     "GaussianMixture": "gp.predictive",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from deepbasis.errors import TableWarning as TableWarning
     from deepbasis.estimators import DeepBasisRegressor as DeepBasisRegressor
     from deepbasis.gp.build import build as build
+    from deepbasis.gp.conformal import AdaptiveIntervals as AdaptiveIntervals
     from deepbasis.gp.methods import METHODS as METHODS
     from deepbasis.gp.model import DeepBasisGP as DeepBasisGP
     from deepbasis.gp.predictive import Gaussian as Gaussian

@@ -24,7 +24,7 @@ from deepbasis.fitting.distribution import PredictiveDistribution, RandomState
 from deepbasis.fitting.files import predict_files, prediction_columns, prepare_files
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.plan import Plan
-from deepbasis.fitting.promise import guaranteed_interval
+from deepbasis.fitting.promise import check_promised, guaranteed_interval
 from deepbasis.fitting.spec import Arguments, RunOptions, Spec, arguments, parameters_section
 from deepbasis.gp.predictive import Predictive
 
@@ -199,9 +199,10 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
         apart are exchangeable, with at least this probability; and for each of the `groups`, if the fit had some. With
         "cross-conformal" about this share is held, and about 1 - 2 (1 - `coverage`) is promised.
         """
-        if not guarantee and groups is None:
-            return self.predict_dist(X).interval(coverage)
         check_is_fitted(self)
+        check_promised(self.fitted_, None, guarantee, groups is not None)
+        if not guarantee:
+            return self.predict_dist(X).interval(coverage)
         return guaranteed_interval(self.fitted_, X, coverage, groups)
 
     def predict_quantiles(self, X: Any, q: ArrayLike) -> Floats:
@@ -280,6 +281,7 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
         quantiles: Sequence[float] = (),
         novelty: bool = False,
         guarantee: bool = False,
+        groups: str | None = None,
         exposure: str | None = None,
         memory: int | str | None = None,
         team: Team = ALONE,
@@ -288,13 +290,14 @@ class DeepBasisRegressor(RegressorMixin, Face, Updating, BaseEstimator, Argument
         """Predict a table in files, of any size, into Parquet files of the same names in the folder `out`.
 
         Each has the columns named by `ids` (copied as text from a CSV), then mean, std, the ends of the interval, which
-        may be with `guarantee`, the quantiles and, with `novelty`, what `predict_novelty` says. Counts are those of the
-        column `exposure`, or of 1. What this model already made from an input is kept. A `team` shares the files.
+        may be with `guarantee`, for each group of the column `groups` too, the quantiles and, with `novelty`, what
+        `predict_novelty` says. Counts are those of the column `exposure`, or of 1. What this model already made from an
+        input is kept. A `team` shares the files.
         """
         check_is_fitted(self)
         columns = prediction_columns(coverage, quantiles, novelty, guarantee)
-        given: Any = {"ids": ids, "exposure": exposure, "memory": memory, "team": team, "visible": visible}
-        return predict_files(self.fitted_, data, out, columns, **given)
+        given: Any = {"ids": ids, "exposure": exposure, "groups": groups}
+        return predict_files(self.fitted_, data, out, columns, **given, memory=memory, team=team, visible=visible)
 
     # ---- files -------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,19 @@ def test_fit_predict_evaluate(here, tmp_path, ending):
     assert sorted(os.listdir(tmp_path)) == sorted(["m.safetensors", out.name])
 
 
+def test_guaranteed_intervals_of_each_group(here, tmp_path):
+    model, out = str(tmp_path / "m.safetensors"), tmp_path / "out.csv"
+    fit = ("fit", "train.csv", "-t", "price", "--drop", "order", "--out", model, *SMALL)
+    good(*fit, "--groups", "new", "--calibrate", "conformal")
+    good("predict", model, "new.csv", "--guarantee", "--groups", "new", "--coverage", "0.6", "--out", str(out))
+    new, loaded = mixed_table(30, seed=1), DeepBasisRegressor.load(model)
+    expected = loaded.predict_interval(new[list(loaded.feature_names_in_)], 0.6, guarantee=True, groups=new["new"])
+    np.testing.assert_allclose(pd.read_csv(out)[["lower_60", "upper_60"]].to_numpy().T, expected, rtol=1e-9, atol=1e-9)
+    assert_one_line(run("predict", model, "new.csv", "--groups", "new"), ["give --guarantee with it"])
+    result = run("predict", "model", "new.csv", "--guarantee", "--groups", "new")
+    assert_one_line(result, ["fit with --calibrate conformal or --calibrate cross-conformal"])
+
+
 def test_guaranteed_intervals_of_a_small_table(here, tmp_path):
     """The fit says what is promised; the intervals in a file are those of the estimator."""
     model = str(tmp_path / "m.safetensors")

@@ -48,6 +48,7 @@ def test_by_default_over_the_model_and_what_a_person_reads(here, tmp_path):
     [
         ({"colour": None}, [], "colour"),
         ({}, ["--target", "nothing"], "nothing"),
+        ({"income": 7.0}, ["--target", "income"], "--target is 'income', and the model predicts 'price'"),
         ({"price": "dear"}, [], "price"),
         ({"size": "large"}, [], "size"),
         ({}, ["--forget", "0"], "--forget must lie above 0"),
@@ -75,6 +76,13 @@ def test_what_it_cannot_take_is_one_line_and_changes_nothing(here, tmp_path, cha
     assert_one_line(result, [words])
     assert (here / "model").read_bytes() == before
     assert not list(here.glob("*lock*"))
+
+
+def test_targets_in_other_units_are_told_of(here, tmp_path):
+    table = mixed_table(30, seed=1)
+    table.assign(price=1e5 * table["price"]).to_csv(tmp_path / "cents.csv", index=False)
+    result = good("update", "model", str(tmp_path / "cents.csv"), "--out", str(tmp_path / "m"))
+    assert "deepbasis: warning: half of the new rows" in result.stderr
 
 
 def test_classes_are_refused(here, tmp_path):

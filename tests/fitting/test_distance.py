@@ -1,6 +1,7 @@
 """Predictions where there were no rows."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from deepbasis import DeepBasisClassifier, DeepBasisRegressor, explain, storage
 from deepbasis.engine.members import Member
-from deepbasis.errors import FileFormatError, InputError
+from deepbasis.errors import FileFormatError, InputError, NoveltyWarning
 from deepbasis.fitting.distance import Kernel
 from deepbasis.fitting.fitted import KIND
 from deepbasis.fitting.plan import Architecture
@@ -114,6 +115,31 @@ def test_a_number_far_outside_is_unknown_and_one_a_little_outside_is_not() -> No
     assert unknown.tolist() == [[False] * 3, [False] * 3, [True, False, False], [True, False, False]]
     wild = model.predict(X * [1e6, 1.0, 1.0])
     assert np.median(wild.std) > 1.2 * np.median(model.predict(X).std)
+
+
+def test_a_gap_where_there_was_none_is_unknown() -> None:
+    """All of its columns: the phases of a date, the indicators of a category."""
+    table, y = mixed(200)
+    table = table.ffill().bfill()
+    model = small(epochs=30, distance="widen").fit(table, y)
+    fitted = model.fitted_
+    assert fitted.distance is not None
+    names = fitted.preprocessor.feature_names_out
+    for column in ("size", "color", "sold", "when"):
+        new = table.astype({"sold": object}).assign(**{column: None})
+        unknown = fitted.distance.unknown(torch.from_numpy(fitted.preprocessor.transform(new)), fitted.preprocessor)
+        mine = torch.tensor([re.split("[ =]", name)[0] == column for name in names])
+        assert bool(mine.any())
+        assert bool((unknown == mine).all())
+    with pytest.warns(NoveltyWarning, match="'color'"):
+        empty, new = (model.predict_dist(table.assign(color=color)) for color in (None, "violet"))
+    np.testing.assert_allclose(empty.std, new.std, rtol=1e-12)
+    np.testing.assert_allclose(model.predict(table[:9].assign(color=None)), empty.mean[:9], rtol=1e-9)
+    with_gaps, y = mixed(200)
+    fitted = small(epochs=1, distance="widen").fit(with_gaps, y).fitted_
+    assert fitted.distance is not None
+    known = torch.from_numpy(fitted.preprocessor.transform(with_gaps))
+    assert not bool(fitted.distance.unknown(known, fitted.preprocessor).any())
 
 
 def test_covariance_and_functions_have_the_disagreement() -> None:

@@ -11,6 +11,7 @@ import torch
 from deepbasis import DeepBasisRegressor
 from deepbasis.errors import InputError
 from deepbasis.fitting.data import TableData
+from deepbasis.fitting.known import update_file
 from deepbasis.fitting.promise import promise_of
 from deepbasis.fitting.spec import Spec
 from deepbasis.gp.conformal import Conformal
@@ -75,10 +76,54 @@ def test_each_group_has_its_own_intervals() -> None:
         grouped.predict_interval(new, 0.8, guarantee=True, groups=[11] * 20)
 
 
+def by_city(rows: int = 400) -> pd.DataFrame:
+    X, y = easy(rows)
+    city = np.random.default_rng(1).choice(["Rome", "Oslo", "Lima"], rows)
+    return pd.DataFrame(X, columns=["a", "b", "c"]).assign(city=city, y=y * np.where(city == "Rome", 3.0, 1.0))
+
+
+@pytest.mark.parametrize("calibrate", ["conformal", "cross-conformal"])
+def test_files_have_the_intervals_of_each_group_by_their_names(tmp_path: Path, calibrate: str) -> None:
+    table = by_city()
+    table.to_csv(tmp_path / "t.csv", index=False)
+    found = small(calibrate=calibrate, epochs=2).fit_dataset(tmp_path / "t.csv", "y", groups="city")
+    names = found.fitted_.conformal.groups if calibrate == "conformal" else ("Lima", "Oslo", "Rome")
+    assert sorted(names) == ["Lima", "Oslo", "Rome"]
+    some = table[:40]
+    (tmp_path / "new").mkdir()
+    some.to_parquet(tmp_path / "new" / "n.parquet")
+    given: Any = {"coverage": 0.8, "guarantee": True}
+    (part,) = found.predict_dataset(tmp_path / "new", tmp_path / "out", groups="city", **given)
+    expected = found.predict_interval(some[["a", "b", "c"]], 0.8, guarantee=True, groups=some["city"])
+    np.testing.assert_allclose(pd.read_parquet(part)[["lower_80", "upper_80"]].to_numpy().T, expected, rtol=1e-9)
+    (part,) = found.predict_dataset(tmp_path / "new", tmp_path / "out", **given)
+    together = found.predict_interval(some[["a", "b", "c"]], 0.8, guarantee=True)
+    np.testing.assert_allclose(pd.read_parquet(part)[["lower_80", "upper_80"]].to_numpy().T, together, rtol=1e-9)
+    assert not np.allclose(expected, together)
+    with pytest.raises(InputError, match="groups is for guaranteed intervals"):
+        found.predict_dataset(tmp_path / "new", tmp_path / "out", groups="city")
+
+
+def test_an_update_from_a_file_knows_groups_by_their_names(tmp_path: Path) -> None:
+    """Also where the file has other groups, or in another order."""
+    table = by_city()
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table[table["city"] == "Rome"].to_csv(tmp_path / "more.csv", index=False)
+    before = small(calibrate="conformal", epochs=2).fit_dataset(tmp_path / "t.csv", "y", groups="city").fitted_
+    after, _ = update_file(before, tmp_path / "more.csv", groups="city")
+    assert before.conformal is not None
+    assert after.conformal is not None
+    for city in ("Oslo", "Lima"):
+        assert len(after.conformal.depths_of(city)) == len(before.conformal.depths_of(city))
+    assert len(after.conformal.depths_of("Rome")) > len(before.conformal.depths_of("Rome"))
+
+
 def test_what_was_not_asked_for_in_the_fit_is_refused(model: DeepBasisRegressor) -> None:
     X, y = easy(60)
     with pytest.raises(InputError, match="calibrate='conformal'"):
         small(members=1, epochs=1).fit(X, y).predict_interval(X, guarantee=True)
+    with pytest.raises(InputError, match="groups is for guaranteed intervals: give guarantee=True"):
+        model.predict_interval(X, groups=[1] * 60)
     with pytest.raises(InputError, match="fitted without groups"):
         model.predict_interval(X, guarantee=True, groups=[1] * 60)
     with pytest.raises(InputError, match="from 99 rows on, and the promise of this fit rests on 15;"):

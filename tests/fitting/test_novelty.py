@@ -1,6 +1,7 @@
 """p-values of "a row like those of the fit", and the warning about tables of other rows."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from scipy.spatial.distance import cdist
 from deepbasis import DeepBasisClassifier, DeepBasisRegressor
 from deepbasis.errors import NoveltyWarning
 from deepbasis.fitting.files import predict_file
-from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty
+from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty, Watch
 from deepbasis.tables.predictions import PredictionColumns
+from deepbasis.tables.preprocessing import GAP
 from support.regressors import close, small
 
 pytestmark = [
@@ -67,6 +69,66 @@ def test_copies_of_rows_are_familiar() -> None:
     novelty = Novelty.fit(few[rng.integers(0, 50, 2_000)])
     assert float((novelty.p_values(few[rng.integers(0, 50, 1_000)]) <= 0.1).double().mean()) < 0.13
     assert float(novelty.p_values(few + 0.3).max()) < 0.01
+
+
+def test_p_values_are_uniform_where_rows_that_are_held_out_have_gaps_of_their_own() -> None:
+    """And where none has: a gap is as strange as can be."""
+    x, new = correlated(3_000, 1), correlated(3_000, 2)
+    whole = Novelty.fit(x)
+    for rows in (x, new):
+        rows[torch.rand(len(rows), generator=torch.Generator().manual_seed(0)) < 0.1, 1] = GAP
+    assert furthest(Novelty.fit(x).p_values(new)) < 0.05
+    gaps = new[:, 1] == GAP
+    assert float(whole.p_values(new[gaps]).max()) == 1.0 / (1 + len(whole.scores))
+    assert furthest(whole.p_values(new[~gaps])) < 0.05
+
+
+def test_moments_of_a_day_are_told_to_the_minute() -> None:
+    """Encoded dates are single precision: days are days, not the second before."""
+    when = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(500), unit="D")
+    y = np.arange(500.0)
+    with pytest.warns(NoveltyWarning, match=r"outside 2020-01-01 to 2021-05-14\)"):
+        small(epochs=1).fit(pd.DataFrame({"when": when}), y).predict(
+            pd.DataFrame({"when": when + pd.Timedelta("9000D")})
+        )
+    hours = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(500) * 7, unit="h")
+    with pytest.warns(NoveltyWarning, match=r"outside 2020-01-01T00:00 to 2020-05-25T13:00\)"):
+        small(epochs=1).fit(pd.DataFrame({"when": hours}), y).predict(
+            pd.DataFrame({"when": hours + pd.Timedelta("9000D")})
+        )
+
+
+@pytest.mark.parametrize("columns", [4, 600])
+def test_a_glance_is_the_distance_to_a_few_of_the_reference_rows(columns: int) -> None:
+    """Of which the others say what is usual: of familiar rows about one in a hundred is not, and more in a wide table,
+    whose scales were learned from few rows."""
+    x, new = (torch.randn(3_000, columns, generator=torch.Generator().manual_seed(k)).exp() for k in range(2))
+    novelty = Novelty.fit(x)
+    glance = novelty.glance
+    near = replace(novelty, reference=novelty.reference[: len(glance.sizes)])
+    new[:50] *= 3.0
+    assert glance.strange(new) == int((near.score(new).square() > glance.usual).sum())
+    assert glance.strange(new[50:]) < (0.03 if columns < 100 else 0.15) * len(new)
+    new[:50, 1] = GAP
+    assert glance.strange(new[:50]) == 50
+    assert Novelty.fit(x[:2]).glance.strange(x) == len(x), "too few rows to say"
+
+
+def test_familiar_rows_are_given_a_glance_and_strange_ones_a_look(model: DeepBasisRegressor) -> None:
+    def familiar(table: pd.DataFrame) -> pd.DataFrame:
+        return table
+
+    fitted = model.fitted_
+    for rows in (20, 150, 999, 5_000):
+        for change in (familiar, STRANGE["out of range"][0]):
+            watch = Watch(fitted.novelty, fitted.preprocessor)
+            (x,) = fitted.chunks(change(houses(rows, seed=1)[0]))
+            watch.look(x)
+            assert watch.looked == (len(x[:: rows // 20]) if watch.unlike == 0 else len(x[:: -(-rows // 128)]))
+            assert (watch.unlike > 0.5 * watch.looked) == (change is not familiar)
+    watch = Watch(fitted.novelty, fitted.preprocessor)
+    watch.look(x[:19])
+    assert watch.looked == 0
 
 
 def test_p_values_of_a_table_with_copies_are_uniform_too() -> None:
@@ -125,6 +187,7 @@ def houses(rows: int = 1_200, seed: int = 0) -> tuple[pd.DataFrame, Floats]:
             "rooms": rng.integers(1, 8, rows),
             "city": rng.choice(["Rome", "Oslo", "Lima"], rows),
             "sold": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 600, rows), unit="D"),
+            "new": rng.random(rows) < 0.5,
         }
     )
     return table, 0.1 * table["age"].to_numpy() + rng.normal(size=rows)
@@ -141,8 +204,15 @@ STRANGE: dict[str, tuple[Any, str]] = {
     "a new level": (lambda t: t.assign(city="Bonn"), r"'city' \(new values in 100 % of the rows\)"),
     "years later": (
         lambda t: t.assign(sold=t["sold"] + pd.Timedelta("900D")),
-        r"'sold' \(.* outside 2024-01-0.* to 20",
+        r"'sold' \(\d+ % of the rows outside 2024-01-01 to 2025-08-2\d\)",
     ),
+    "gaps in a number": (
+        lambda t: t.assign(age=np.nan),
+        r"'age' \(missing in 100 % of the rows, and in none of the fit\)",
+    ),
+    "gaps in a date": (lambda t: t.assign(sold=pd.NaT), r"'sold' \(missing in 100 %"),
+    "gaps in a category": (lambda t: t.assign(city=None), r"'city' \(missing in 100 %"),
+    "gaps in a truth value": (lambda t: t.assign(new=None), r"'new' \(missing in 100 %"),
 }
 
 
@@ -174,6 +244,16 @@ def test_rows_alone_have_the_p_values_that_they_have_in_a_table(model: DeepBasis
     table = houses(50, seed=3)[0]
     alone = [model.predict_novelty(table[k : k + 1])[0] for k in range(len(table))]
     close(model.predict_novelty(table), alone, atol=2 / len(model.fitted_.novelty.scores))
+
+
+def test_rows_set_apart_calibrate() -> None:
+    """Not even the encoding has seen them."""
+    table, y = houses(400)
+    fitted = small(members=1, epochs=1, calibrate="conformal").fit(table, y).fitted_
+    assert fitted.apart is not None
+    expected = fitted.novelty.score(fitted.apart.x).sort().values
+    torch.testing.assert_close(fitted.novelty.scores, expected)
+    assert len(fitted.novelty.reference) == 300
 
 
 def test_groups_that_a_fit_has_not_seen_calibrate() -> None:

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from deepbasis import DeepBasisClassifier, DeepBasisRegressor
-from deepbasis.errors import InputError
+from deepbasis.errors import FitWarning, InputError
 from deepbasis.fitting.held_out import Fold
 from deepbasis.fitting.novelty import CALIBRATION
+from deepbasis.fitting.update import update_table
 from deepbasis.gp import exact
 from deepbasis.gp.conformal import depths
 from deepbasis.gp.model import DeepBasisGP
@@ -220,6 +221,40 @@ def test_a_promise_goes_on_with_rows_that_nothing_was_learned_from() -> None:
     by_city.predict_interval(X[:5], 0.8, guarantee=True, groups=city[:5])
 
 
+def test_many_small_updates_set_as_many_rows_apart_as_a_large_one(tmp_path: Path) -> None:
+    """The same rows, whatever the updates that they come in; and a promise that is saved goes on."""
+    X, y = easy(500)
+    one, two, each = (small(calibrate="conformal", epochs=2, members=1).fit(X[:400], y[:400]) for _ in range(3))
+    one.update(X[400:440], y[400:440])
+    two.update(X[400:417], y[400:417])
+    two.save(tmp_path / "m")
+    two = DeepBasisRegressor.load(tmp_path / "m").update(X[417:440], y[417:440])
+    for k in range(400, 440):
+        was = each.fitted_
+        each.update(X[k : k + 1], y[k : k + 1])
+        if len(each.fitted_.apart) > len(was.apart):  # nothing is learned from it
+            torch.testing.assert_close(each.fitted_.statistics[0].gram, was.statistics[0].gram, rtol=0, atol=0)
+    assert len(one.fitted_.apart) == 110
+    for other in (two, each):
+        assert set(other.fitted_.apart.y) == set(one.fitted_.apart.y)
+        assert other.rows_ == 440
+    assert set(one.fitted_.apart.y[100:]) <= set(y[400:440])
+
+
+def test_an_update_whose_every_row_is_set_apart_says_how_it_was_predicted() -> None:
+    X, y = easy(440)
+    fitted = small(calibrate="conformal", epochs=2, members=1).fit(X[:400], y[:400]).fitted_
+    for k in range(400, 440):
+        after, scores = update_table(fitted, X[k : k + 1], y[k : k + 1], forget=0.99)
+        assert after.calibration.rows == pytest.approx(0.99 * fitted.calibration.rows, abs=1.0)
+        assert after.calibration.rows != fitted.calibration.rows
+        told = fitted.evaluate(X[k : k + 1], y[k : k + 1])
+        assert {name: scores()[name] for name in ("mae", "crps")} == pytest.approx(
+            {name: told[name] for name in ("mae", "crps")}, rel=1e-5
+        )
+        fitted = after
+
+
 def test_it_is_saved_and_goes_on_from_the_file(tmp_path: Path) -> None:
     table, y = mixed(300)
     model = small(calibrate="conformal").fit(table[:200], y[:200])
@@ -282,6 +317,47 @@ def test_what_it_cannot_take_leaves_the_model_as_it_was(change: Any, words: str)
         with pytest.raises(InputError, match="forget"):
             model.update(X[40:], y[40:], forget=wrong)
     assert model.fitted_ is before
+
+
+def test_a_target_of_another_name_is_refused() -> None:
+    """A series has a name; an array has none, and is taken as it is."""
+    X, y = easy(80)
+    model = small(epochs=1, members=1).fit(X[:40], pd.Series(y[:40], name="price"))
+    before = model.fitted_
+    with pytest.raises(InputError, match=r"'income'.*'price'"):
+        model.update(X[40:], pd.Series(y[40:], name="income"))
+    assert model.fitted_ is before
+    for known in (y[40:], pd.Series(y[40:]), pd.Series(y[40:], name=7), pd.Series(y[40:], name="price")):
+        model.update(X[40:], known)
+    small(epochs=1, members=1).fit(X[:40], y[:40]).update(X[40:], pd.Series(y[40:], name="income"))
+
+
+@pytest.mark.parametrize("changes", [{}, {"likelihood": "student"}, {"target": "log"}])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_targets_in_other_units_are_taken_in_with_a_warning(changes: dict[str, Any], rows: int) -> None:
+    """And rows that drift are not: errors of four standard deviations can be."""
+    X, y = easy(200)
+    y = np.exp(y)
+    model = small(epochs=40, **changes).fit(X[:100], y[:100])
+    new, known = X[100 : 100 + rows], y[100 : 100 + rows]
+    mean, std = model.predict(new, return_std=True)
+    model.update(new, known)
+    model.update(new, np.maximum(mean + 4.0 * std, 0.01))
+    with pytest.warns(FitWarning, match="same units"):
+        model.update(new, 10_000.0 * known)
+
+
+def test_each_output_and_the_bounds_of_a_censored_target_count() -> None:
+    X, y = easy(200)
+    both = np.stack([y, -y], 1)
+    model = small(epochs=20).fit(X[:100], both[:100])
+    with pytest.warns(FitWarning, match="same units"):
+        model.update(X[100:], both[100:] * [1.0, 1000.0])
+    censored = small(epochs=20).fit(X[:100], y[:100], upper=np.where(X[:100, 2] > 1, np.inf, y[:100]))
+    lower = np.full(100, -9.0)
+    censored.update(X[100:], lower, lower=lower, upper=np.full(100, np.inf))  # nothing is known of them
+    with pytest.warns(FitWarning, match="same units"):
+        censored.update(X[100:], 1000.0 * y[100:], upper=1000.0 * y[100:])
 
 
 def test_what_cannot_learn_on_says_so() -> None:

@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from deepbasis.errors import InputError
-from deepbasis.gp.conformal import AdaptiveIntervals, Conformal, central, depths
+from deepbasis.gp.conformal import AdaptiveIntervals, Conformal, central, depths, stretched, stretches
 from deepbasis.gp.discrete import Discrete, Steps
-from deepbasis.gp.predictive import Gaussian, Predictive
+from deepbasis.gp.predictive import Gaussian, Predictive, mixture
 
 DRAWS = 400
 
@@ -102,32 +103,89 @@ def test_what_cannot_be_promised_is_refused() -> None:
 # ---- rows in the order of time ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [25, 100])
-def test_coverage_holds_in_every_tenth_of_a_drifting_stream(batch: int) -> None:
-    """Noise that swings by a factor of six, and a bias that comes and goes."""
+def streams() -> dict[str, Tensor]:
+    """50,000 targets around 0, where they are predicted with a standard deviation of 1."""
     rng = np.random.default_rng(0)
     n = 50_000
-    time = np.linspace(0, 1, n)
-    y = torch.from_numpy(np.sin(9 * time) + np.exp(0.9 * np.sin(40 * time)) * rng.normal(size=n))
-    predicted = Gaussian(torch.zeros_like(y), torch.ones_like(y))
-    adaptive, inside = AdaptiveIntervals(coverage=0.9), []
-    depth = depths(predicted, y)
-    for k in range(0, n, batch):
-        some = slice(k, k + batch)
-        inside += (depth[some] >= adaptive.level()).tolist()
-        adaptive.update(predicted[some], y[some])
-    tenths = np.array(inside).reshape(10, -1).mean(1)
-    assert (np.abs(tenths - 0.9) < 0.02).all(), tenths
+    time, noise = np.linspace(0, 1, n), rng.normal(size=n)
+    found = {
+        "noise that swings by a factor of six, and a bias that comes and goes": np.sin(9 * time)
+        + np.exp(0.9 * np.sin(40 * time)) * noise,
+        "jumps of eight standard deviations": 8.0 * (np.cumsum(rng.random(n) < 1 / 2_500) % 2) + noise,
+        "a trend of thirty standard deviations": 30.0 * time + noise,
+        "none": noise,
+    }
+    return {name: torch.from_numpy(y) for name, y in found.items()}
 
 
-def test_after_misses_intervals_are_wider_and_in_the_end_everything() -> None:
+def followed(y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+    """The levels of the intervals, and which targets are inside: a score says it (below)."""
+    scores = stretches(Gaussian(torch.zeros_like(y), torch.ones_like(y)), y).tolist()
+    adaptive, levels = AdaptiveIntervals(coverage=0.9), []
+    for k in range(0, len(y), batch):
+        some = scores[k : k + batch]
+        levels += [adaptive.level()] * len(some)
+        adaptive.follow(some)
+    level = torch.tensor(levels).double()
+    return level, torch.tensor(scores).double() <= level
+
+
+@pytest.mark.parametrize("drift", streams())
+@pytest.mark.parametrize("batch", [1, 25, 100])
+def test_coverage_holds_in_every_tenth_of_a_drifting_stream_by_finite_intervals(drift: str, batch: int) -> None:
+    y = streams()[drift]
+    level, inside = followed(y, batch)
+    tenths = inside.double().reshape(10, -1).mean(1)
+    assert bool(((tenths - 0.9).abs() < 0.02).all()), tenths
+    assert float(level.max()) < 1.5 * float(y.abs().max())
+    if drift == "none":
+        assert float(level.mean()) < 1.02 * 1.645
+
+
+@pytest.mark.parametrize("drift", [one for one in streams() if "jumps" not in one])
+def test_large_batches_do_not_overshoot(drift: str) -> None:
+    """Each has a level of its own only after a thousand rows: what changes within them cannot be followed."""
+    level, inside = followed(streams()[drift], 1_000)
+    tenths = inside.double().reshape(10, -1).mean(1)
+    assert abs(float(inside.double().mean()) - 0.9) < 0.02
+    assert bool(((tenths - 0.9).abs() < 0.07).all()), tenths
+    assert float(level.max()) < 50.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_targets_far_away_have_scores_in_their_order(dtype: torch.dtype) -> None:
+    """Of a Gaussian they are standard deviations from the mean; a target is in the interval of its own score."""
+    y = torch.tensor([0.5, 1.0, -2.0, 3.7, 3.8, 8.0, -50.0, 1e6], dtype=dtype)
+    one = Gaussian(torch.zeros_like(y), torch.ones_like(y))
+    torch.testing.assert_close(stretches(one, y), y.abs().double(), rtol=2e-3, atol=1e-5)
+    members = Gaussian(torch.tensor([0.0]), torch.tensor([1.0])), Gaussian(torch.tensor([3.0]), torch.tensor([0.1]))
+    for predicted in (mixture(list(members)), Discrete(members[0], Steps("count", (0.0, 1.0, 2.0), (0.0, 9.0)))):
+        some = torch.tensor([0.0, 1.0, 2.0, 40.0, 1e5])
+        found = [float(stretches(predicted, some[k : k + 1])) for k in range(5)]
+        assert all(math.isfinite(one) for one in found)
+        assert found[2:] == sorted(found[2:])
+        for target, score in zip(some.tolist(), found, strict=True):
+            lower, upper = stretched(predicted, score * (1.0 + 1e-6) + 1e-6)
+            assert float(lower) <= target <= float(upper)
+            if score > 0.1:
+                lower, upper = stretched(predicted, 0.99 * score)
+                assert not float(lower) <= target <= float(upper)
+
+
+def test_after_misses_intervals_are_wider_and_never_everything() -> None:
     predicted, y = Gaussian(torch.zeros(1), torch.ones(1)), torch.tensor([50.0])
-    adaptive, widths = AdaptiveIntervals(coverage=0.9, rate=0.05), []
-    for _ in range(5):
+    adaptive, widths = AdaptiveIntervals(coverage=0.9), []
+    torch.testing.assert_close(adaptive.interval(predicted), predicted.interval(0.9), rtol=1e-5, atol=1e-6)
+    for _ in range(300):
         lower, upper = adaptive.interval(predicted)
         widths.append(float(upper - lower))
         adaptive.update(predicted, y)
-    assert widths == sorted(widths)
-    assert widths[-1] == math.inf
+    assert widths[:90] == sorted(widths[:90])
+    assert 100.0 <= max(widths) < 150.0
+    for wrong in (math.nan, [1.0, 2.0]):
+        with pytest.raises(InputError, match="y"):
+            adaptive.update(predicted, np.atleast_1d(wrong))
+    adaptive.update(predicted, torch.tensor([math.inf]))
+    assert math.isfinite(float(adaptive.interval(predicted)[1]))
     with pytest.raises(InputError, match="coverage"):
         AdaptiveIntervals(coverage=1.0)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from deepbasis.tables.encoders import MAX_CATEGORIES, MAX_SPIKES, squash
-from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.preprocessing import GAP, Preprocessor
 from deepbasis.tables.reading import read_columns
 from deepbasis.tables.weighted import masses, mean_and_std, quantile
 
@@ -63,12 +63,12 @@ def test_a_mixed_table_by_hand():
 
 
 def test_what_was_not_there_in_training():
-    """Unseen categories, and holes in columns that had none: no indicator, the mean, all zeros."""
+    """Unseen categories, which are all zeros, and holes in columns that had none, which are gaps."""
     train = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [True, True, False], "c": ["x", "y", "x"]})
     preprocessor = fitted(train)
     new = pd.DataFrame({"a": [np.nan, 2.0], "b": pd.array([None, False], dtype="boolean"), "c": ["z", None]})
     assert preprocessor.feature_names_out == ["a", "b", "c=x", "c=y"]
-    assert preprocessor.transform(new).tolist() == [[0, 1, 0, 0], [0, -1, 0, 0]]
+    assert preprocessor.transform(new).tolist() == [[GAP, GAP, 0, 0], [0, -1, GAP, 0]]
 
 
 def test_the_rest_of_many_categories_shares_a_column():
@@ -77,7 +77,7 @@ def test_the_rest_of_many_categories_shares_a_column():
     preprocessor = fitted(train)
     assert preprocessor.feature_names_out == [f"c={name}" for name in names[:MAX_CATEGORIES]] + ["c (other)"]
     out = preprocessor.transform(pd.DataFrame({"c": [names[0], names[-1], "new", None]}))
-    assert out[:, [0, -1]].tolist() == [[1, 0], [0, 1], [0, 1], [0, 0]]
+    assert out[:, [0, -1]].tolist() == [[1, 0], [0, 1], [0, 1], [GAP, 0]]
     assert out.sum() == 3
 
 

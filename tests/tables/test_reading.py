@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.preprocessing import GAP, Preprocessor
 from deepbasis.tables.reading import read_columns
 
 UTC = datetime.UTC
@@ -172,7 +172,7 @@ def test_numbers_pass_for_categories_that_are_numbers():
     preprocessor = fitted(pd.DataFrame({"c": pd.Categorical([1, 2, 1])}))
     for values in ([2, 1], [2.0, 1.0], ["2", "1"]):
         assert preprocessor.transform(pd.DataFrame({"c": values})).tolist() == [[0, 1], [1, 0]]
-    assert preprocessor.transform(pd.DataFrame({"c": [2.0, np.nan]})).tolist() == [[0, 1], [0, 0]]
+    assert preprocessor.transform(pd.DataFrame({"c": [2.0, np.nan]})).tolist() == [[0, 1], [GAP, 0]]
     truth = fitted(pd.DataFrame({"c": pd.Categorical([True, False])}))
     assert truth.transform(pd.DataFrame({"c": [True, False]})).tolist() == [[0, 1], [1, 0]]
 

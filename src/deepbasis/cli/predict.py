@@ -80,6 +80,10 @@ def predict(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
+    groups: Annotated[
+        str | None,
+        option("COLUMN", "Group of each row, with --guarantee: the coverage is then that of each group.", ROLES),
+    ] = None,
     exposure: Annotated[
         str | None,
         option(
@@ -116,6 +120,8 @@ def predict(
     interval = check_share("--coverage", coverage) if coverage is not None else None if levels else 0.95
     if guarantee and interval is None:
         raise InputError("--guarantee is for the interval, and --quantiles takes its place: give --coverage too")
+    if groups is not None and not guarantee:
+        raise InputError("--groups is for guaranteed intervals: give --guarantee with it, or leave it out")
     columns: PredictionColumns | ClassColumns = PredictionColumns(interval, levels, novelty, guarantee)
     copied = ids or []
     _check_ids(copied, columns.names)
@@ -143,10 +149,10 @@ def predict(
         read = partial(table_at, new, separator, decimal, encoding)
         if many:
             how: Any = {"memory": memory, "team": team, "visible": not quiet}
-            predict_files(fitted, read(), out, columns, ids=copied, exposure=exposure, **how)
+            predict_files(fitted, read(), out, columns, ids=copied, exposure=exposure, groups=groups, **how)
         elif team.first:
             how = {"memory": memory, "safe_csv": safe_csv}
-            predict_file(fitted, read(), out, columns, ids=copied, exposure=exposure, **how)
+            predict_file(fitted, read(), out, columns, ids=copied, exposure=exposure, groups=groups, **how)
 
 
 def _check_ids(ids: list[str], predicted: list[str]) -> None:

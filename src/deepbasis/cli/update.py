@@ -25,7 +25,6 @@ from deepbasis.cli.options import (
     Decimal,
     Encoding,
     Json,
-    KnownTarget,
     Model,
     Quiet,
     Separator,
@@ -48,7 +47,16 @@ def update(
     out: Annotated[
         str | None, option("FILE", "Where to write the model; by default over MODEL.", OUTPUT, show_default=False)
     ] = None,
-    target: KnownTarget = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="COLUMN",
+            help="The column of the targets, for a model that was fitted to an array; others know its name.",
+            rich_help_panel=ROLES,
+        ),
+    ] = None,
     weight: Annotated[str | None, option("COLUMN", "Weight of each row.", ROLES)] = None,
     groups: Annotated[
         str | None, option("COLUMN", "Group of each row, if the model's guarantee is for each group.", ROLES)

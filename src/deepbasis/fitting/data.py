@@ -213,13 +213,15 @@ class TableData:
         )
 
     def novelty(self) -> Novelty:
-        """New rows may be of new groups: then it is calibrated on such."""
+        """Calibrated on rows that are set apart, if any are; or, as new rows may be of new groups, on such."""
         x, held_out = self.encoded.x, None
         if self.grouped and len(self.held_out) > 0:
             held_out = torch.from_numpy(self.held_out[0])
         if self.unlike is not None:
             usual = torch.from_numpy(~self.unlike)
             x, held_out = x[usual], None if held_out is None else held_out[usual]
+        if self.apart is not None and held_out is None:
+            x, held_out = torch.cat([x, self.apart.x]), torch.arange(len(x) + len(self.apart.x)) >= len(x)
         return Novelty.fit(x, held_out)
 
     def everything(self, dtype: torch.dtype) -> Rows:

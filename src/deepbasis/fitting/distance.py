@@ -2,9 +2,9 @@
 
 Three rules, all nothing on familiar rows, or nearly so:
 
-- A value that is unknown, a category never seen or a number far outside the range of its column, is drawn from the
-  known ones: the prediction is averaged over some rows of the fit that lend theirs. Its variance is then that of a
-  random known value, by the law of total variance.
+- A value that is unknown, a category never seen, a number far outside the range of its column or a gap where there was
+  none, is drawn from the known ones: the prediction is averaged over some rows of the fit that lend theirs. Its
+  variance is then that of a random known value, by the law of total variance.
 - Beside the networks there may be a shallow kernel of some rows, if it predicts held-out rows about as well. Far from
   the rows it goes on smoothly, and its variance, with the correction of Eq. 4, returns to its prior one. With a weight
   w(x) that grows from 0 to 1 there, the prediction is the mixture of both, by its mean and variance:
@@ -35,7 +35,7 @@ from deepbasis.fitting.slopes import Slopes
 from deepbasis.gp.likelihoods import NOISE_FLOOR
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.predictive import GaussianMixture, Predictive, as_mixture
-from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.preprocessing import GAP, Preprocessor
 
 DONORS = 32
 """Rows of the fit that lend their values."""
@@ -116,11 +116,16 @@ class Distance:
         return cls(some[:DONORS], low, high, least, most, slopes=Slopes.fit(models, x))
 
     def unknown(self, x: Float[Tensor, "b d"], preprocessor: Preprocessor) -> Bool[Tensor, "b d"]:
-        """Which encoded values are not known: those of a number far outside, and all of a category without a column."""
+        """Which encoded values are not known: those of a number far outside, and all of a category without a column, or
+        of a gap in a column that had none."""
         found = (x < self.least.to(x)) | (x > self.most.to(x))
+        gaps = x == GAP
+        any_gap = bool(gaps.any())
         for columns, kind in _blocks(preprocessor):
             if kind == "categorical":
-                found[:, columns] = (x[:, columns] == 0).all(1, keepdim=True)
+                found[:, columns] = (x[:, columns] <= GAP).all(1, keepdim=True)
+            elif any_gap:
+                found[:, columns] |= gaps[:, columns.start, None]
         return found
 
     def predicted(self, ensemble: Ensemble, x: Float[Tensor, "b d"], preprocessor: Preprocessor) -> GaussianMixture:

@@ -34,7 +34,7 @@ from deepbasis.fitting.kinds import CROSS, SHARE
 from deepbasis.fitting.novelty import Watch
 from deepbasis.fitting.outputs import distribution_of
 from deepbasis.fitting.plan import Plan
-from deepbasis.fitting.promise import guaranteed, promise_of
+from deepbasis.fitting.promise import check_promised, guaranteed
 from deepbasis.fitting.run import fit_stream, fit_table
 from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.streams import StreamData
@@ -59,6 +59,7 @@ from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.roles import Roles, check_holds_numbers, read_exposure
 from deepbasis.tables.source import Source
 from deepbasis.tables.table import Table
+from deepbasis.tables.targets import group_names
 
 
 def prepare_files(
@@ -168,22 +169,24 @@ def predict_files(
     *,
     ids: Sequence[str] = (),
     exposure: str | None = None,
+    groups: str | None = None,
     memory: int | str | None = None,
     team: Team = ALONE,
     visible: bool = False,
 ) -> list[Path]:
     """Every file of a table into one of the same name in the folder `out`; workers of a team share them.
 
-    Parts of files that are no longer there are removed. `exposure` is the column of what is counted over.
+    Parts of files that are no longer there are removed. `exposure` is the column of what is counted over, `groups` that
+    of the groups that each have a promise.
     """
     memory = allowed_memory(memory)
-    source = open_inputs(data, fitted.preprocessor, ids, fitted.exposure_columns(exposure))
+    source = open_inputs(data, fitted.preprocessor, ids, _beside(fitted, exposure, groups))
     paths = part_paths([file.place for file in source.files], out)
     check_not_read_again(data, out, paths)
     mine = range(team.rank, len(paths), team.size)
     with RowCounter(sum(source.file_rows[file] for file in mine), visible and team.first, "predicting") as progress:
         watch, odd = Watch(fitted.novelty, fitted.preprocessor), OddCells()
-        parts = part_files(fitted, source, columns, ids, memory, progress, watch, odd, exposure)
+        parts = part_files(fitted, source, columns, ids, memory, progress, watch, odd, exposure, groups)
         if team.first:
             remove_stale_parts(data, out, paths)
         for file in mine:
@@ -201,15 +204,16 @@ def predict_file(
     *,
     ids: Sequence[str] = (),
     exposure: str | None = None,
+    groups: str | None = None,
     memory: int | str | None = None,
     safe_csv: bool = False,
 ) -> None:
     """One file into one file; "-" is standard output. With `safe_csv` no copied text looks like a formula."""
     memory = allowed_memory(memory)
-    source = open_inputs(data, fitted.preprocessor, ids, fitted.exposure_columns(exposure))
+    source = open_inputs(data, fitted.preprocessor, ids, _beside(fitted, exposure, groups))
     source.check_rows()
     watch, odd = Watch(fitted.novelty, fitted.preprocessor), OddCells()
-    parts = part_files(fitted, source, columns, ids, memory, watch=watch, odd=odd, exposure=exposure)
+    parts = part_files(fitted, source, columns, ids, memory, watch=watch, odd=odd, exposure=exposure, groups=groups)
     if out.lower().endswith(".parquet"):
         parts.write(0, Path(out))
     else:
@@ -228,24 +232,29 @@ def part_files(
     watch: Watch | None = None,
     odd: OddCells | None = None,
     exposure: str | None = None,
+    groups: str | None = None,
 ) -> PartFiles:
     """The predictions of this model for a source, read and written in blocks that fit into memory."""
     if fitted.target.outputs and isinstance(columns, PredictionColumns):
         columns = OutputColumns(fitted.target.outputs, columns)
-    names = input_names(source, fitted.preprocessor, [*ids, *fitted.exposure_columns(exposure)])
+    beside = _beside(fitted, exposure, groups)
+    names = input_names(source, fitted.preprocessor, [*ids, *beside])
     encode = Encode(fitted, names, odd or OddCells())
     if exposure is not None:
         check_holds_numbers(source, "exposure", exposure)
     of_one = columns.of_each if isinstance(columns, OutputColumns) else columns
-    if isinstance(of_one, PredictionColumns) and of_one.guarantee and of_one.coverage is not None:
-        promise_of(fitted).promise(of_one.coverage)  # refused before anything is predicted
+    asked = of_one if isinstance(of_one, PredictionColumns) else PredictionColumns(None)
+    check_promised(fitted, asked.coverage, asked.guarantee, groups is not None)
     numbers = fitted.preprocessor.width + 4 * components(fitted) * (1 + len(fitted.folds)) + len(columns.names)
     budget = Budget.of(parse_memory(memory), source.open_bytes)
     budget = replace(budget, room=min(budget.room, budget.left))  # blocks of any size give the same predictions
     sizes = budget.sizes(source.row_bytes, len(source.names), numbers, 8)
 
     def promised(block: FileBlock, found: PredictiveDistribution, coverage: float) -> list[NDArray[np.float64]]:
-        ends = guaranteed(fitted, found.tensors, lambda one: [Encode(one, encode.names)(block)], coverage)
+        of_row = None
+        if groups is not None:
+            of_row = group_names(Roles([], "", groups=groups).groups_of(block).cells(), len(block))
+        ends = guaranteed(fitted, found.tensors, lambda one: [Encode(one, encode.names)(block)], coverage, of_row)
         return [end.numpy() for end in ends]
 
     def predict(block: FileBlock) -> list[NDArray[np.float64]]:
@@ -256,9 +265,15 @@ def part_files(
         found = found if exposure is None else found.exposed(read_exposure(block, exposure))
         return columns.numbers(found, lambda: fitted.novelty.p_values(x).numpy(), partial(promised, block, found))
 
-    inputs = list(dict.fromkeys([*names, *fitted.exposure_columns(exposure)]))
+    inputs = list(dict.fromkeys([*names, *beside]))
     model = fitted.fingerprint if exposure is None else f"{fitted.fingerprint}, exposure {exposure}"
+    model = model if groups is None else f"{model}, groups {groups}"
     return PartFiles(source, inputs, predict, columns, ids, model, sizes.block_rows, progress)
+
+
+def _beside(fitted: Fitted, exposure: str | None, groups: str | None) -> list[str]:
+    """The columns that are read beside the inputs."""
+    return [*fitted.exposure_columns(exposure), *([] if groups is None else [groups])]
 
 
 def class_columns(fitted: Fitted, novelty: bool = False) -> ClassColumns:

@@ -106,6 +106,14 @@ class Fitted:
             raise InputError("target is for a model of one: the outputs of this one have the names of the fit")
         return self.target.outputs or (self.target_column(given),)
 
+    def check_target_name(self, where: str, name: Any) -> None:
+        """Refuse the targets of another column; an array, or a model of one, has no name."""
+        if isinstance(name, str) and name and self.target_name and name != self.target_name:
+            raise InputError(
+                f"{where} is {name!r}, and the model predicts {self.target_name!r}: if these are its targets, in the "
+                "same units, give them that name; otherwise fit a model of their own"
+            )
+
     def exposure_columns(self, given: str | None) -> list[str]:
         """The column of an exposure, which is for a model of rates, as a list."""
         if given is not None and self.target.name != RATE:

@@ -75,6 +75,7 @@ def update_file(
     """What the model is after more rows, of a table in files. Inputs are read piece by piece; all targets are held in
     memory, and refused where the machine has too little."""
     check_learns(fitted)
+    fitted.check_target_name("target", target)
     targets = fitted.target_columns(target)
     outputs = targets if len(targets) > 1 else ()
     roles = Roles([], targets[0], weight, groups, lower=lower, upper=upper, outputs=outputs)

@@ -1,9 +1,9 @@
 """`Novelty`: how unlike the rows of a fit a row is, as a p-value; and `Watch`, which warns of a table of such rows.
 
 The score of a row is its distance to the nearest of some rows of the fit, in columns that are made normal, by their
-ranks, and decorrelated. Other rows of the fit, from which nothing was learned, say how large the score of a familiar
-row is: the p-value of a row is the share of them, itself included, whose score is as high (Vovk et al., 2005; Bates et
-al., 2023).
+ranks, and decorrelated; every value that is missing where none was adds more than any distance. Other rows of the fit,
+from which nothing was learned, say how large the score of a familiar row is: the p-value of a row is the share of them,
+itself included, whose score is as high (Vovk et al., 2005; Bates et al., 2023).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,9 +20,10 @@ from torch import Tensor
 
 from deepbasis.engine.checks import LARGEST
 from deepbasis.errors import NoveltyWarning, per_cent
+from deepbasis.fitting.glance import Glance
 from deepbasis.hashing import splitmix64
 from deepbasis.tables.encoders import Encoding, decoded, unsquash
-from deepbasis.tables.preprocessing import Preprocessor
+from deepbasis.tables.preprocessing import GAP, Preprocessor
 
 REFERENCE, CALIBRATION = 2_000, 4_000
 """Rows that distances are to, and rows that say how large these are; of fewer rows two thirds and one third."""
@@ -31,9 +33,11 @@ _QUANTILES = 33  # of each column
 _SHRINK = 0.03  # added to the variances of the decorrelated columns, whose mean is about 1
 _LEAST_SPREAD = 0.2  # of an encoded column: about that of a category that few rows have
 _FARTHEST = 100.0  # spreads that two rows may differ by in a column
+_MISSED = 1_000.0  # what a gap adds to the distance, in a column that had none
 _MOST_COLUMNS = 512  # that are decorrelated
 _WIDEST = 40.0  # an encoded value is within
 _ROWS_AT_A_TIME = 1_024
+_UNLIKE = 0.01  # the p-value of a row that counts as unlike those of the fit
 
 
 @dataclass(frozen=True)
@@ -85,20 +89,37 @@ class Novelty:
         found = replace(found, reference=found._mapped(known))
         return replace(found, scores=found.score(others).sort().values)
 
+    @cached_property
+    def glance(self) -> Glance:
+        return Glance.of(self.knots, self.marks, self.mapping, self.reference, _FARTHEST)
+
+    @cached_property
+    def _sizes(self) -> Tensor:
+        return self.reference.square().sum(1)
+
+    @cached_property
+    def _unlike(self) -> float:
+        """The score beyond which a p-value is low, if not as low as it can be."""
+        n = len(self.scores)
+        return float(self.scores[n - max(1, int(_UNLIKE * (1 + n)))])
+
+    def unlike(self, x: Float[Tensor, "b d"]) -> int:
+        """How many of these encoded rows have a p-value that counts as low."""
+        return int((self.score(x) > self._unlike).sum())
+
     def _mapped(self, x: Tensor) -> Tensor:
         z = _interpolated(x.float(), self.knots, self.marks).clamp(-_FARTHEST, _FARTHEST)
         return z @ self.mapping if len(self.mapping) else z
 
     @torch.no_grad()
     def score(self, x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
-        """Of encoded rows: the distance to the nearest of the reference rows."""
-        r = self.reference
-        size = r.square().sum(1)
+        """Of encoded rows: the distance to the nearest of the reference rows, and something for each gap."""
+        r, size = self.reference, self._sizes
         found = []
         for z in self._mapped(x).split(_ROWS_AT_A_TIME):
             nearest = torch.addmm(size, z, r.mT, alpha=-2.0).amin(1)  # |z - r|^2 = |z|^2 + (|r|^2 - 2 z r)
             found.append((nearest + z.square().sum(1)).clamp_min(0.0).sqrt())
-        return torch.cat(found)
+        return torch.cat(found) + _MISSED * (x == GAP).sum(1)
 
     def p_values(self, x: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
         """Of encoded rows: for those drawn as the rows of the fit, at most p with a probability of at most p.
@@ -119,6 +140,8 @@ class Novelty:
 
         The reference rows stay. Of scores, in their order, evenly many are kept.
         """
+        if not len(x):
+            return self
         draw = float(torch.rand((), generator=torch.Generator().manual_seed(seed)))
         wanted = min(float(len(x)), len(self.scores) * share / (1.0 - share))
         total = min(1.0, CALIBRATION / (len(self.scores) + wanted))
@@ -199,10 +222,11 @@ def _interpolated(x: Float[Tensor, "b d"], knots: Float[Tensor, "d q"], marks: F
 
 # ---- a table of strange rows -----------------------------------------------------------------------------------------
 
-_UNLIKE = 0.01  # the p-value of a row that counts as unlike those of the fit
 _MANY = 0.1  # the share of such rows that is worth a warning
 _WATCHED = 128  # rows of a chunk that are looked at
 _FEW = 20  # a chunk of fewer rows is not
+_LONG = 8_192  # in a chunk of fewer rows there is a glance at 20 to 40 first,
+_FAMILIAR = 0.05  # and a look only where a larger share of these seems strange, or `_MANY` of all
 _REMEMBERED = 4_096  # rows
 _NAMED = 5  # columns, at most
 _OTHER_SCALE = 5.0  # spreads of the fit, between the quartiles
@@ -226,10 +250,15 @@ class Watch:
     def look(self, x: Float[Tensor, "b d"]) -> None:
         if len(x) < _FEW:
             return
-        rows = x[:: max(1, len(x) // _WATCHED)]
+        rows = x[:: -(-len(x) // _WATCHED)]
+        if len(x) < _LONG:  # a look at all of them may take as long as their prediction
+            some = x[:: len(x) // _FEW]
+            enough = _MANY if len(some) == len(x) else _FAMILIAR
+            if self.novelty.glance.strange(some) <= enough * len(some):
+                self.looked += len(some)
+                return
         self.looked += len(rows)
-        least = 1.0 / (1 + len(self.novelty.scores))
-        self.unlike += int((self.novelty.p_values(rows) <= max(_UNLIKE, least)).sum())
+        self.unlike += self.novelty.unlike(rows)
         if sum(map(len, self.some)) < _REMEMBERED:
             self.some.append(rows)
 
@@ -273,17 +302,33 @@ def _new_levels(encoding: Encoding, novelty: Novelty, x: Tensor, columns: slice)
         return share, f"new values in {per_cent(min(share, 1.0))} of the rows"
     own = slice(columns.start, columns.start + len(encoding.categories))
     gaps = slice(columns.stop - encoding.missing, columns.stop)
-    share = 1.0 - float(x[:, own].sum(1).mean()) - float(x[:, gaps].sum(1).mean())
+    missed = float((x[:, columns.start] == GAP).float().mean())
+    share = 1.0 - float(x[:, own].sum(1).mean()) - float(x[:, gaps].sum(1).mean()) - missed
     usual = 1.0 - float(novelty.center[own].sum()) - float(novelty.center[gaps].sum())
-    return share - usual, f"new values in {per_cent(share)} of the rows"
+    return max((share - usual, f"new values in {per_cent(share)} of the rows"), (missed, _missing(missed)))
+
+
+def _missing(share: float) -> str:
+    return f"missing in {per_cent(share)} of the rows, and in none of the fit"
 
 
 def _out_of_range(encoding: Encoding, novelty: Novelty, x: Tensor, columns: slice) -> tuple[float, str]:
     z, first = x[:, columns.start].float(), columns.start
     low, high = novelty.low[first], novelty.high[first]
-    share = float(((z < low) | (z > high)).float().mean())
-    ends = " to ".join(decoded(encoding, float(end)) for end in (low, high))
+    share, missed = (float(one.float().mean()) for one in ((z < low) | (z > high), z == GAP))
+    if missed > share:
+        return missed, _missing(missed)
+    ends = " to ".join(_end(encoding, float(end)) for end in (low, high))
     words = f"{per_cent(share)} of the rows outside {ends}"
     lower, upper = np.quantile(unsquash(z.numpy(), encoding.linear), [0.25, 0.75])
     spread = (upper - lower) / float(novelty.spread[first])
     return share, f"{words}, of another scale" if spread > _OTHER_SCALE else words
+
+
+def _end(encoding: Encoding, z: float) -> str:
+    """Of a range; dates to the minute, or to the day where all have one time: single precision has no more digits."""
+    found = decoded(encoding, z)
+    if encoding.kind != "datetime":
+        return found
+    moment = np.datetime64(found, "s") + np.timedelta64(30, "s")
+    return str(moment.astype("datetime64[m]" if "hour" in encoding.phases else "datetime64[D]"))

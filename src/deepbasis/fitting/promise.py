@@ -26,9 +26,22 @@ def promise_of(fitted: Fitted) -> Conformal | CrossConformal:
         )
     if fitted.conformal is None:
         raise InputError(
-            "guarantee needs rows that the fit has not seen: fit with calibrate='conformal' or 'cross-conformal'"
+            "guarantee needs rows that the fit has not seen: fit with calibrate='conformal' or "
+            "calibrate='cross-conformal'"
         )
     return fitted.conformal
+
+
+def check_promised(fitted: Fitted, coverage: float | None, guarantee: bool, grouped: bool) -> None:
+    """Refuse what cannot be promised, before anything is predicted. `grouped`: to each group by itself."""
+    if grouped and not guarantee:
+        raise InputError("groups is for guaranteed intervals: give guarantee=True with it, or leave it out")
+    if guarantee and coverage is not None:
+        promise = promise_of(fitted)
+        if grouped:
+            promise.check_groups()
+        else:
+            promise.promise(coverage)
 
 
 def guaranteed(

@@ -6,6 +6,7 @@ that the fit has kept (`Fitted.statistics`), and their scores move the calibrati
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.engine.checks import LARGEST
 from deepbasis.engine.distributed import Team
 from deepbasis.engine.streams import Stream
-from deepbasis.errors import InputError, NumericalError, check_number, check_same_rows
+from deepbasis.errors import FitWarning, InputError, NumericalError, check_number, check_same_rows
 from deepbasis.fitting.apart import Apart
 from deepbasis.fitting.distance import check_none
 from deepbasis.fitting.distribution import scores
@@ -34,12 +35,13 @@ from deepbasis.gp.model import DeepBasisGP
 from deepbasis.gp.outputs import OutputsCalibration, calibrate_outputs
 from deepbasis.gp.predictive import Predictive
 from deepbasis.tables.scaler import TargetScaler
-from deepbasis.tables.table import set_apart
+from deepbasis.tables.table import set_apart_later
 from deepbasis.tables.targets import Floats, check_bounds, check_precision, check_weight, group_names
 
 _PIECE = 4_096  # rows of a member at a time
 _FIT_ROWS = 100_000  # rows of a fit that stand for all, unless its posterior is exact
 _STEPS = 25  # of a calibration that moves: it starts where it was
+_ABSURD, _LARGE = 5.0, 0.5  # the median error: in predicted standard deviations, and in spreads of the fit's targets
 
 Scores = Callable[[], dict[str, float]]
 """How well the new rows were predicted, if it is asked for."""
@@ -174,6 +176,7 @@ def update_table(
 ) -> tuple[Fitted, Scores]:
     """With the rows of a table in memory."""
     check_learns(fitted)
+    fitted.check_target_name("y", getattr(y, "name", None))  # of a Series
     target = fitted.target.check(y)
     n = len(target)
     weights = None if weight is None else check_weight(weight, n)
@@ -189,7 +192,7 @@ def update(fitted: Fitted, new: NewRows, forget: float = 1.0) -> tuple[Fitted, S
     if promises != (new.groups is not None):
         raise InputError("groups of the new rows are for a model that promises something for each group, and only it")
     n, observed = len(new.y), _observed(fitted, new)
-    away = torch.from_numpy(set_apart(n)) if fitted.apart is not None else torch.zeros(n, dtype=torch.bool)
+    away = torch.from_numpy(np.zeros(n, dtype=bool) if fitted.apart is None else set_apart_later(fitted.rows, n))
     objective = fitted.plan.candidates[fitted.chosen].settings.objective
     posterior = learning.is_posterior(fitted.models[0], objective)
     seen = _look(fitted, new, observed, away, posterior)
@@ -207,15 +210,23 @@ def update(fitted: Fitted, new: NewRows, forget: float = 1.0) -> tuple[Fitted, S
         statistics=sums,
         calibration=_moved(fitted.calibration, predicted, observed[some], weight, forget),
         novelty=fitted.novelty.with_rows(torch.cat(seen.x), n / (n + forget * fitted.rows), fitted.rows),
-        rows=fitted.rows + n,
         log_likelihoods=(),  # of all rows nothing says it
-        warnings=(),
     )
-    if fitted.apart is not None:
-        names = None if new.groups is None else tuple(new.groups[k] for k in away.nonzero()[:, 0].tolist())
-        more = Apart(torch.cat(seen.apart), new.y[away.numpy()], names)
-        found = promised(found, fitted.apart.followed_by(more, forget))
+    found = _promised_anew(found, new, seen, away, forget)
+    if not len(some):
+        return found, partial(_scores_of_all, fitted, new, seen)
+    _warn_of_absurd(fitted, predicted, observed[some], weight)
     return found, partial(_scores, fitted, predicted, new, some, weight)
+
+
+def _promised_anew(fitted: Fitted, new: NewRows, seen: Seen, away: Tensor, forget: float) -> Fitted:
+    """The same after the new rows, of which those that are `away` join the promise, if there is one."""
+    found = replace(fitted, rows=fitted.rows + len(away), warnings=())
+    if fitted.apart is None:
+        return found
+    names = None if new.groups is None else tuple(new.groups[k] for k in away.nonzero()[:, 0].tolist())
+    more = Apart(torch.cat(seen.apart), new.y[away.numpy()], names)
+    return promised(found, fitted.apart.followed_by(more, forget))
 
 
 def _observed(fitted: Fitted, new: NewRows) -> Tensor:
@@ -279,10 +290,40 @@ def _moved(
     if before is None:
         return None
     if isinstance(before, Calibration):
-        return calibrate(predicted, y, weight, steps=_STEPS, before=replace(before, rows=forget * before.rows))
+        own = replace(before, rows=forget * before.rows)
+        return calibrate(predicted, y, weight, steps=_STEPS, before=own) if len(y) else own
     each = tuple(replace(one, rows=forget * one.rows) for one in before.each)
     known = replace(before, each=each, rows=forget * before.rows)
     return calibrate_outputs(predicted, y, weight, scales=len(each) > 0, steps=_STEPS, before=known)
+
+
+def _warn_of_absurd(fitted: Fitted, predicted: Predictive, y: Tensor, weight: Tensor | None) -> None:
+    """Where the model was so wrong about the rows that their targets are hardly those of the fit, in the same units.
+
+    That is by the median over rows, so that some outliers do not matter; of a few rows they might, and it must be more.
+    """
+    every = -(-len(y) // _PIECE)
+    there = slice(None, None, every) if weight is None else (weight > 0).nonzero()[::every, 0]
+    y = y[there].double()
+    if not len(y):
+        return
+    calibrated = predicted if fitted.calibration is None else fitted.calibration.apply(predicted)
+    some = calibrated[there]
+    mean, std = some.mean, some.variance.sqrt()
+    low, high = (y[:, 1], y[:, 2]) if fitted.architecture.likelihood == CENSORED else (y, y)
+    error = torch.maximum(low - mean, mean - high).clamp_min(0.0)
+    enough = error > _LARGE
+    worst = float((error / std).where(enough, 0.0).quantile(0.5, dim=0, interpolation="lower").max())
+    if worst <= _ABSURD * (1.0 + 9.0 / len(y)):
+        return
+    name = "their targets are those of the fit" + (f", '{fitted.target_name}'" if fitted.target_name else "")
+    warnings.warn(
+        f"half of the new rows are more than {worst:.3g} predicted standard deviations away from their predictions: "
+        f"check that {name}, in the same units, and that the input columns have the same meaning as then; if not, go "
+        "back to the model as it was",
+        FitWarning,
+        stacklevel=5,
+    )
 
 
 def _scores(
@@ -295,6 +336,11 @@ def _scores(
     return scores(
         fitted.target.distribution(calibrated), new.y[places], bounds, own_weight, outputs=fitted.target.outputs
     )
+
+
+def _scores_of_all(fitted: Fitted, new: NewRows, seen: Seen) -> dict[str, float]:
+    """The same where every row is set apart."""
+    return scores(fitted.predict_encoded(seen.apart), new.y, new.bounds, new.weight, outputs=fitted.target.outputs)
 
 
 def _sound(model: DeepBasisGP) -> bool:

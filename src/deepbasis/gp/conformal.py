@@ -6,8 +6,6 @@ if t is the right quantile of depths, whatever the predictions are worth; poor o
 """
 
 import math
-from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from deepbasis.errors import InputError, check_number, check_positive_int, check_share
+from deepbasis.errors import InputError, check_number, check_share
 from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.predictive import Predictive, Targets, as_targets
 
@@ -72,6 +70,10 @@ def unknown_group(name: str) -> InputError:
     return InputError(f"groups: the promise of this fit rests on no row of the group '{name}'")
 
 
+def no_groups() -> InputError:
+    return InputError("groups: the model was fitted without groups, and promises nothing for each of them")
+
+
 @dataclass(frozen=True)
 class Conformal:
     """The depths of rows that no part of the fit has seen; of each group by itself, where there are groups.
@@ -120,6 +122,10 @@ class Conformal:
             raise ValueError("its promise has no rows, or groups without names")
         return cls(groups=tuple(groups), **tensors)
 
+    def check_groups(self) -> None:
+        if not self.groups:
+            raise no_groups()
+
     def promise(self, coverage: float, name: str | None = None) -> float:
         """The probability that an interval promises: at least `coverage`."""
         rows = len(self.depths_of(name))
@@ -142,8 +148,7 @@ class Conformal:
         """Of every row; of each by the rows of its own group, where groups are named."""
         if groups is None:
             return central(predicted, self.level(coverage))
-        if not self.groups:
-            raise InputError("groups: the model was fitted without groups, and promises nothing for each of them")
+        self.check_groups()
         lower, upper = torch.empty_like(predicted.mean), torch.empty_like(predicted.mean)
         for name in dict.fromkeys(groups):
             mine = torch.tensor([one == name for one in groups])
@@ -151,20 +156,62 @@ class Conformal:
         return lower, upper
 
 
+# ---- rows in the order of time ---------------------------------------------------------------------------------------
+
+_TAIL = 1e-4  # a depth; beyond it intervals go on in proportion, since depths there have few digits
+_TAIL_SCORE = 3.719016485455709  # that of a normal variable
+_LEAST_SIDE = 0.1  # of an interval, from the median to the tail, beside that of a Gaussian of the same variance
+_LEAST, _MOST = math.log(1e-3), math.log(1e30)  # the scores that are told apart
+_CORRECTION, _MOST_CORRECTION = 0.1, 0.5  # beside the rate: of a row, and at most of a batch
+
+
+def _sides(predicted: Predictive) -> tuple[Tensor, Tensor, Tensor]:
+    """The median, and the ways from there to both tails."""
+    low, middle, high = predicted.quantile([_TAIL, 0.5, 1.0 - _TAIL]).double().unbind(1)
+    least = (_LEAST_SIDE * _TAIL_SCORE * predicted.variance.double().sqrt()).clamp_min(torch.finfo(low.dtype).tiny)
+    return middle, torch.maximum(middle - low, least), torch.maximum(high - middle, least)
+
+
+def stretches(predicted: Predictive, y: Targets) -> Float[Tensor, " n"]:
+    """Of each target, how far out it is: under a Gaussian, |y - mean| / std. The larger, the farther, and finite.
+
+    That is -Phi^-1(depth), and in the tails its distance from the median in units of the tail's own.
+    """
+    depth = depths(predicted, y).double()
+    found = -torch.special.ndtri(depth.clamp_min(_TAIL))
+    far = (depth < _TAIL).nonzero()[:, 0]
+    if len(far):
+        middle, below, above = _sides(predicted[far])
+        way = as_targets(y, predicted.mean)[far].double() - middle
+        beyond = torch.where(way < 0.0, -way / below, way / above)
+        found[far] = _TAIL_SCORE * beyond.clamp_min(1.0 + 1e-9)
+    return found
+
+
+def stretched(predicted: Predictive, score: float) -> Ends:
+    """The interval that holds targets of at most this score."""
+    if score <= _TAIL_SCORE:
+        return central(predicted, 0.5 * math.erfc(score / math.sqrt(2.0)))
+    middle, below, above = _sides(predicted)
+    ratio = score / _TAIL_SCORE * (1.0 + 1e-9)
+    return (middle - ratio * below).to(predicted.mean), (middle + ratio * above).to(predicted.mean)
+
+
 @dataclass
 class AdaptiveIntervals:
     """Intervals for rows in the order of time, whose coverage holds while the rows drift (Gibbs and Candes, 2021).
 
-    `interval` of the next rows, then `update` with their targets once they are known. After every row outside its
-    interval the next ones are wider, after every row inside a little narrower. So the share of T rows outside differs
-    from 1 - coverage by at most (1 + rate) / (rate T), whatever the rows are and one row at a time: by 0.02 for
-    the default and T = 5,000.
+    `interval` of the next rows, then `update` with their targets once they are known. A row beyond the level makes it
+    larger by a share of `rate` x `coverage`, any other smaller by `rate` x (1 - `coverage`): row by row, however many
+    come at once. What the intervals that were given have held corrects it, by a tenth of that. So the share of T rows
+    outside differs from 1 - `coverage` by at most 10 (R + 1.1 `rate`) / (`rate` T), one row at a time and whatever the
+    rows are, where e^R is the ratio of the largest to the smallest of their scores (`stretches`, from 0.001 on).
+    Intervals are finite.
 
     Examples
     --------
     >>> import torch
-    >>> from deepbasis import Gaussian
-    >>> from deepbasis.gp.conformal import AdaptiveIntervals
+    >>> from deepbasis import AdaptiveIntervals, Gaussian
     >>> predicted = Gaussian(torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
     >>> adaptive = AdaptiveIntervals(coverage=0.9)
     >>> for _ in range(20):  # targets far outside: the intervals become wider
@@ -175,37 +222,36 @@ class AdaptiveIntervals:
     """
 
     coverage: float = 0.9
-    rate: float = 0.01
-    window: int = 1_000
-    """Latest rows whose depths the level is a quantile of."""
-    asked: float = field(init=False)
-    """The share of rows outside that is aimed at now."""
-    latest: deque[float] = field(init=False)
-    ordered: list[float] = field(init=False, default_factory=list)
-    """The same depths, the smallest first."""
+    rate: float = 0.04
+    followed: float = field(init=False)
+    """The log of a score that follows the rows, one at a time."""
+    corrected: float = field(init=False, default=0.0)
+    """What is added to it, by what the given intervals have held."""
 
     def __post_init__(self) -> None:
-        check_share("coverage", self.coverage)
+        tail = 0.5 * (1.0 - check_share("coverage", self.coverage))
         check_number("rate", self.rate, above=0.0)
-        self.asked = 1.0 - self.coverage
-        self.latest = deque(maxlen=check_positive_int("window", self.window))
+        self.followed = math.log(-float(torch.special.ndtri(torch.tensor(tail, dtype=torch.float64))))
 
     def level(self) -> float:
-        """The depth of targets that the next interval just holds: 0 for everything, 1/2 for a point."""
-        if self.asked <= 0.0 or self.asked >= 1.0:
-            return 0.0 if self.asked <= 0.0 else 0.5
-        k = math.floor((len(self.ordered) + 1) * self.asked)
-        return self.ordered[k - 1] if k else min([0.5 * self.asked, *self.ordered[:1]])
+        """The score of targets that the next interval just holds: of a Gaussian, standard deviations from the mean."""
+        return math.exp(min(max(self.followed + self.corrected, _LEAST), _MOST))
 
     def interval(self, predicted: Predictive) -> Ends:
-        return central(predicted, self.level())
+        return stretched(predicted, self.level())
 
     def update(self, predicted: Predictive, y: Targets) -> None:
         """With the targets of the rows whose intervals were given last."""
-        level = self.level()
-        for depth in depths(predicted, y).tolist():
-            self.asked += self.rate * ((1.0 - self.coverage) - (depth < level))
-            if len(self.latest) == self.window:
-                del self.ordered[bisect_left(self.ordered, self.latest[0])]
-            self.latest.append(depth)
-            insort(self.ordered, depth)
+        scores = stretches(predicted, y).tolist()
+        if any(map(math.isnan, scores)):
+            raise InputError("y has NaN: update with the rows whose targets are known")
+        self.follow(scores)
+
+    def follow(self, scores: Sequence[float]) -> None:
+        """The same, with the scores of these targets."""
+        level, missed, rows = self.level(), 1.0 - self.coverage, len(scores)
+        outside = sum(score > level for score in scores) / max(1, rows)
+        for score in scores:
+            self.followed += self.rate * ((math.log(score) > self.followed if score > 0.0 else False) - missed)
+            self.followed = min(max(self.followed, _LEAST), _MOST)
+        self.corrected += min(_CORRECTION * self.rate * rows, _MOST_CORRECTION) * (outside - missed)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from deepbasis.errors import InputError
-from deepbasis.gp.conformal import BEYOND, Conformal, Ends, central, outside, tails, unknown_group
+from deepbasis.gp.conformal import BEYOND, Conformal, Ends, central, no_groups, outside, tails, unknown_group
 from deepbasis.gp.discrete import Discrete
 from deepbasis.gp.predictive import Predictive
 
@@ -40,6 +40,10 @@ class CrossConformal:
         if len(self.parts) < 2:
             raise InputError("cross-conformal intervals are made from two parts of the rows at least")
 
+    def check_groups(self) -> None:
+        if not any(part.groups for part in self.parts):
+            raise no_groups()
+
     def promise(self, coverage: float, name: str | None = None) -> float:
         """The probability that an interval promises, at least: about 1 - 2 (1 - coverage)."""
         sizes = [len(depths) for depths in self._depths(name) if len(depths)]
@@ -50,8 +54,7 @@ class CrossConformal:
         """Of every row, from the predictions of the K models; of each by the rows of its own group, where named."""
         if groups is None:
             return self._interval(predicted, coverage, None)
-        if not any(part.groups for part in self.parts):
-            raise InputError("groups: the model was fitted without groups, and promises nothing for each of them")
+        self.check_groups()
         lower, upper = (torch.empty_like(predicted[0].mean, dtype=torch.float64) for _ in range(2))
         for name in dict.fromkeys(groups):
             mine = torch.tensor([one == name for one in groups])

@@ -47,6 +47,8 @@ class NumberEncoding(nn.Module):
         self.with_gaps = [k for k, one in enumerate(encodings) if one.missing]
         for name in ("center", "scale", "fill", "linear"):
             numbers = [getattr(encodings[k], name) for k in self.varying]
+            if name == "fill":  # see `tables.preprocessing.GAP`
+                numbers = [encodings[k].fill if encodings[k].missing else 0.0 for k in self.varying]
             self.register_buffer(name, torch.tensor(numbers, dtype=torch.float64))
         outputs = [(k, 0) for k in self.varying] + [(k, 1) for k in self.with_gaps]
         self.order = sorted(range(len(outputs)), key=outputs.__getitem__)  # a column's gaps come after it

@@ -77,6 +77,12 @@ class Column:
         categories = tuple(self.categories[position] for position in used[gap:])
         return Column(self.label, self.kind, codes - gap, categories)
 
+    def cells(self) -> Array:
+        """Of a column without gaps: the texts of a categorical one, truth values or numbers."""
+        if self.kind == "categorical":
+            return np.array([*self.categories, ""], dtype=object)[self.values]
+        return self.values.astype(bool) if self.kind == "boolean" else self.values
+
     def as_text(self) -> Column:
         """Numbers or truth values as the categories that they would have been in a column of text."""
         missing = self.missing

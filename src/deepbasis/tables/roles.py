@@ -169,7 +169,7 @@ class Roles:
             tuple(joined(parts) for parts in zip(*features, strict=True)),
             np.concatenate(y),
             weight,
-            None if self.groups is None else joined(groups).values,
+            None if self.groups is None else joined(groups).cells(),
             self.labels,
             None if bounds[0] is None else np.concatenate(bounds),
             source.decimal,

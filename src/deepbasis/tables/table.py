@@ -175,6 +175,22 @@ def set_apart(rows: int) -> Mask:
     return np.random.default_rng(0).permutation(rows) < count
 
 
+def set_apart_later(before: int, rows: int) -> Mask:
+    """Rows that an update does not learn from, of those that come after so many: one of every four, later of every ten.
+
+    Which one a hash of its place says, so that a row is set apart or not whatever the updates that rows come in.
+    """
+    place = np.arange(before, before + rows)
+    found = np.zeros(rows, dtype=bool)
+    for pace, mine in ((4, place < 4 * _ENOUGH_APART), (10, place >= 4 * _ENOUGH_APART)):
+        first = before // pace
+        chosen = position_hashes(pace, first, rows // pace + 2) % np.uint64(pace)
+        found |= mine & (chosen[place // pace - first] == (place % pace).astype(np.uint64))
+    if found.sum() > _MOST_APART:  # of so many rows that come at once
+        found[np.random.default_rng(0).permutation(np.flatnonzero(found))[_MOST_APART:]] = False
+    return found
+
+
 def parts(rows: int, count: int) -> list[Mask]:
     """All rows in `count` parts of about one size, at random, whatever their values."""
     part = np.random.default_rng(0).permutation(rows) % count
