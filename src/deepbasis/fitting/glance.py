@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deepbasis.tables.preprocessing import GAP
 
-_NEAR, _OTHERS = 64, 1_000  # reference rows: those that distances are to, and those that say how large these are
+_NEAR, _OTHERS = 1_000, 1_000  # reference rows: those that distances are to, and those that say how large these are
 _USUAL = 0.99  # of them have a smaller distance
 
 Array = NDArray[np.float32]
