@@ -114,7 +114,7 @@ def page() -> Iterator[str]:
     yield f"Tables of {CASE_ROWS:,} rows, {draws} draws of each, 40 new rows a draw; the exact GP has {GP_ROWS} rows."
     yield "Asked for: within 3 std in at least .950, at a CRPS of at most 1.25 times that of the exact GP."
     yield ""
-    yield "| case | rows within 3 std before | after | exact GP | draws after | CRPS before | after | exact GP | ratio |"
+    yield "| case | rows within 3 std before | after | exact GP | draws after | CRPS before | after | GP | ratio |"
     yield "| --- " * 9 + "|"
     for kind in dict.fromkeys(found["case"]):
         own = found[found["case"] == kind]
