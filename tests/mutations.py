@@ -83,6 +83,13 @@ MUTATIONS = [
         "effects(all_n + 0 * n, all_s + 0 * s)",
         ("tables/test_effects.py",),
     ),
+    Mutation(
+        "no category is hidden",
+        "tables/effects.py",
+        "% _HIDDEN == 0",
+        "% _HIDDEN == _HIDDEN",
+        ("tables/test_effects.py", "fitting/test_many_categories.py"),
+    ),
     # ---- few rows
     fitting("alternatives: the worse is taken", "run", "(theirs < ours)", "(theirs > ours)", "censored"),
     gp("waves of flags: 0 and 1 are exchanged", "embedding", "(at_1 - at_0)", "(at_0 - at_1)", "embedding"),

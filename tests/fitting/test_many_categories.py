@@ -57,6 +57,21 @@ def test_held_out_rows_say_how_good_it_is(model: DeepBasisRegressor) -> None:
     assert abs(said - true) < 0.1
 
 
+@pytest.mark.parametrize("rows", [2_100, 600])
+def test_above_2000_rows_a_category_never_seen_is_as_uncertain_as_a_random_one(rows: int) -> None:
+    """Some rows are fitted to as if their category were new; of fewer rows none is."""
+    rng = np.random.default_rng(0)
+    shop = rng.integers(0, 12, rows)
+    y = 2.0 * rng.normal(size=12)[shop] + 0.2 * rng.normal(size=rows)
+    X = pd.DataFrame({"shop": [f"shop {k}" for k in shop], "z": rng.normal(size=rows)})
+    model = small(**{**EASY, "epochs": 60 * 2_100 // rows}).fit(X, y)
+    known, new = (model.predict_dist(X.assign(**more)).std.mean() for more in ({}, {"shop": "never seen"}))
+    assert known < 0.35
+    assert new > 1.0 if rows > 2_000 else new < 1.0
+    p = model.predict_novelty(X.assign(shop="never seen"))
+    assert np.median(p) < 0.05  # hidden categories are not familiar
+
+
 def test_a_stream_has_them_too(tmp_path: Path) -> None:
     X, y = shops(1_500)
     X.assign(y=y).to_parquet(tmp_path / "rows.parquet")

@@ -7,8 +7,10 @@ import pytest
 
 from deepbasis.errors import FileFormatError
 from deepbasis.tables.columns import Column
-from deepbasis.tables.effects import responses, seem_new, with_effects
+from deepbasis.tables.effects import in_training, responses
 from deepbasis.tables.preprocessing import Preprocessor
+
+HASHES = np.arange(1_000)
 
 
 def column(codes: np.ndarray, levels: int) -> Column:
@@ -19,7 +21,7 @@ def fitted(codes: np.ndarray, levels: int, y: np.ndarray, weight: np.ndarray | N
     columns = [column(codes, levels)]
     plain = Preprocessor.fit(["shop"], columns, weight)
     part = np.arange(len(codes)) % parts
-    found, others = with_effects(plain, columns, responses(y, weight), weight, part)
+    found, others = in_training(plain, columns, responses(y, weight), weight, part)
     return found, others, columns, part
 
 
@@ -49,7 +51,7 @@ def test_no_row_knows_its_own_target_and_new_levels_have_nothing() -> None:
     codes, y = rng.integers(0, levels, 1_000), rng.normal(size=1_000)
     y += 0.3 * rng.normal(size=levels)[codes]
     found, others, columns, part = fitted(codes, levels, y)
-    seen = others.written(columns, part, np.zeros(1_000, dtype=bool), found.encoded(columns))
+    seen = others.crossed(columns, part, found.encoded(columns))
     # By hand, the sums of the rows of the same level in other parts: effect = s / (n + k) / s_b, known = n / (n + k).
     scores = responses(y, None)[:, 0] - responses(y, None).mean()
     found_by_hand = []
@@ -61,10 +63,10 @@ def test_no_row_knows_its_own_target_and_new_levels_have_nothing() -> None:
     np.testing.assert_allclose(found_by_hand, np.tile(found_by_hand[0], (20, 1)), rtol=1e-9)
     new = [Column("column 'shop'", "categorical", np.array([0, -1]), ("never",))]
     np.testing.assert_array_equal(found.encoded(new)[0, -2:], 0.0)
-    unknown = seem_new(np.arange(1_000) << 20)
-    assert unknown.sum() == 40
-    hidden = others.written(columns, part, unknown, found.encoded(columns))
-    np.testing.assert_array_equal(hidden[unknown], np.tile(found.encoded(new)[0], (40, 1)))
+    hidden = others.hidden(columns, HASHES, seen.copy())
+    unknown = others.hides(HASHES)
+    assert 20 < unknown.sum() < 65  # one in 25
+    np.testing.assert_array_equal(hidden[unknown], np.tile(found.encoded(new)[0], (unknown.sum(), 1)))
     np.testing.assert_array_equal(hidden[~unknown], seen[~unknown])
 
 
@@ -74,7 +76,7 @@ def test_of_pure_noise_the_effects_of_other_parts_say_nothing() -> None:
     found, others, columns, part = fitted(codes, 300, y)
     assert found.encodings[0].effects
     own = found.encoded(columns)[:, -2]
-    honest = others.written(columns, part, np.zeros(3_000, dtype=bool), found.encoded(columns))[:, -2]
+    honest = others.crossed(columns, part, found.encoded(columns))[:, -2]
     assert np.corrcoef(own, y)[0, 1] > 0.2
     assert abs(np.corrcoef(honest, y)[0, 1]) < 0.06
 
@@ -97,7 +99,7 @@ def test_a_weight_counts_as_so_many_rows() -> None:
     times = np.repeat(np.arange(400), weight)
     columns = [column(codes[times], 60)]
     plain = Preprocessor.fit(["shop"], columns)
-    repeated, _ = with_effects(plain, columns, responses(y[times], None), None, part[times])
+    repeated, _ = in_training(plain, columns, responses(y[times], None), None, part[times])
     assert heavy.encodings[0].levels == repeated.encodings[0].levels
     np.testing.assert_allclose(heavy.encodings[0].table, repeated.encodings[0].table, rtol=1e-9)
 

@@ -16,7 +16,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.errors import InputError, warn_of_table
 from deepbasis.fitting.apart import MOST_APART, Apart
 from deepbasis.fitting.candidate import needs_line
-from deepbasis.fitting.decide import hold_out, scaling, spikes_above
+from deepbasis.fitting.decide import hides_categories, hold_out, scaling, spikes_above
 from deepbasis.fitting.held_out import Fold, limit_copies
 from deepbasis.fitting.kinds import CONFORMAL, CROSS
 from deepbasis.fitting.novelty import Novelty
@@ -26,7 +26,7 @@ from deepbasis.fitting.start import straight_line
 from deepbasis.fitting.targets import outputs_scaler, target_scaler
 from deepbasis.gp.rates import RATE
 from deepbasis.hashing import splitmix64
-from deepbasis.tables.effects import PARTS, responses, seem_new, with_effects
+from deepbasis.tables.effects import PARTS, in_training, responses
 from deepbasis.tables.labels import Labels
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise
@@ -63,7 +63,7 @@ class TableData:
     apart: Apart | None = None
     """Rows that nothing of the fit sees."""
     unlike: Mask | None = None
-    """Rows that are encoded as if their categories were new, where there are many of these."""
+    """Rows of which some categories are hidden, if any are."""
     without: tuple[TableData, ...] = ()
     """Of a cross-conformal promise: the same without each part of the rows in turn, which it sets apart."""
 
@@ -130,22 +130,21 @@ class TableData:
         more = preprocessor.identities(table.columns)
         labels = row_labels(np.hstack([x, more]) if more.shape[1] else x, table.groups)
         masks = _masks(spec, labels, table) if validation is None else ()
-        known, unlike = table, None  # the rows that some member is fitted to
+        known = table  # the rows that some member is fitted to
         if len(masks) == 1 and masks[0].any():
             known = table.rows(~masks[0])
             preprocessor = Preprocessor.fit(table.names, known.columns, known.weight, **how)
             x = preprocessor.encoded(table.columns)
         inside = np.arange(len(table)) if known is table else np.flatnonzero(~masks[0])
-        if more.shape[1]:  # members that hold out parts of a small table know no target of these
+        training, hide = None, hides_categories(spec, len(table))
+        if more.shape[1] or (hide and preprocessor.flags):  # members know no target of a part that they hold out
             part = _part(masks if len(masks) > 1 else fold_masks(_dense(labels[inside]), known.weight, PARTS))
-            classes = 0 if given.labels is None else len(given.labels.values)
-            observed = responses(known.y, known.weight, classes, known.exposure)
-            preprocessor, others = with_effects(preprocessor, known.columns, observed, known.weight, part)
+            observed = responses(
+                known.y, known.weight, 0 if given.labels is None else len(given.labels.values), known.exposure
+            )
+            preprocessor, training = in_training(preprocessor, known.columns, observed, known.weight, part, hide)
             x = preprocessor.encoded(table.columns)
-            new = seem_new(splitmix64(labels[inside]))
-            x[inside] = others.written(known.columns, part, new, x[inside])
-            unlike = np.zeros(len(x), dtype=bool)
-            unlike[inside] = new
+            x[inside] = training.crossed(known.columns, part, x[inside])
         rows = None if validation is None else validation(preprocessor)
         if rows is not None and (rows.y.shape[1:] != table.y.shape[1:] or rows.outputs != table.outputs):
             raise InputError("y_val must have the same columns as y, in the same order")
@@ -173,6 +172,9 @@ class TableData:
                 exposure_name=known.exposure_name,
                 bound_names=known.bound_names,
             )
+        hashes = splitmix64(labels)
+        if training is not None:  # from here on: how the target is transformed was chosen by all that is known
+            x[inside] = training.hidden(known.columns, hashes[inside], x[inside])
         if rows is not None and table.exposure is not None and rows.exposure is None:
             raise InputError("rows to validate on have no exposure: leave X_val and y_val out, or the exposure")
         aside = None if rows is None else _rows(preprocessor.encoded(rows.columns), _observed(target, rows, censored))
@@ -187,7 +189,7 @@ class TableData:
             len(given),
             numbers,
             None if away is None else _apart(away, preprocessor),
-            unlike=unlike,
+            unlike=None if training is None else training.hides(hashes),
         )
 
     def facts(self, spec: Spec) -> Facts:

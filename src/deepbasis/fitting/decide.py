@@ -74,6 +74,14 @@ def spikes_above(spec: Spec, classes: bool) -> float:
     return RECIPES[spec.recipe].small_rows if classes else math.inf
 
 
+def hides_categories(spec: Spec, rows: int) -> bool:
+    """Whether networks are to learn what a category is like that they have not seen: of few rows that costs too much.
+
+    The paper's own recipe knows nothing of it.
+    """
+    return rows > RECIPES[spec.recipe].small_rows > 0
+
+
 def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
     recipe = RECIPES[spec.recipe]
     if spec.calibrate in PROMISING:  # that concerns rows that no candidate sees

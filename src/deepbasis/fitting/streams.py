@@ -19,7 +19,7 @@ from deepbasis.errors import InputError
 from deepbasis.fitting.apart import MOST_APART, Apart
 from deepbasis.fitting.budget import VALIDATION_COPIES, Budget, Room, Sizes
 from deepbasis.fitting.candidate import needs_line
-from deepbasis.fitting.decide import hold_out, make_plan, scaling, spikes_above
+from deepbasis.fitting.decide import hides_categories, hold_out, make_plan, scaling, spikes_above
 from deepbasis.fitting.kinds import CONFORMAL
 from deepbasis.fitting.novelty import CALIBRATION, REFERENCE, Novelty
 from deepbasis.fitting.plan import Facts, Plan
@@ -29,7 +29,7 @@ from deepbasis.fitting.targets import outputs_scaler, target_scaler
 from deepbasis.progress import RowCounter
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.columns import Array, Column
-from deepbasis.tables.effects import OtherParts, position_parts
+from deepbasis.tables.effects import InTraining, position_parts
 from deepbasis.tables.encoded import Encoder
 from deepbasis.tables.order import Piece, Prefetcher, Shard, batches, mixed
 from deepbasis.tables.preprocessing import Preprocessor
@@ -195,8 +195,8 @@ class StreamData:
     """Of the memory."""
     promising: bool = False
     """Every second row held out is set apart, and not even validated on."""
-    others: OtherParts | None = None
-    """For the rows that are trained on, where columns have many categories."""
+    in_training: InTraining | None = None
+    """What is different about the rows that are trained on, where there are categories."""
 
     @classmethod
     def of(
@@ -218,12 +218,14 @@ class StreamData:
         survey = take_survey(source, roles, fraction, limit, team, spec.verbose)
         statistics = survey.statistics
         rows, moments = statistics.in_order(), statistics.target_moments
-        preprocessor, others = statistics.with_effects(survey.preprocessor(spec), roles)
+        hide = hides_categories(spec, statistics.rows)
+        preprocessor, training = statistics.in_training(survey.preprocessor(spec), roles, hide)
 
         def inputs(some: Array) -> Array:
             sample = [column.rows(rows[some]) for column in statistics.sample]
             x = preprocessor.encoded(sample)
-            return x if others is None else others.written(sample, *position_parts(statistics.hashes[rows[some]]), x)
+            part, _ = position_parts(statistics.hashes[rows[some]])
+            return x if training is None else training.crossed(sample, part, x)
 
         if roles.labels is not None:
             target, because = TargetScaler(0.0, 1.0, roles.labels), str(roles.labels)
@@ -245,15 +247,15 @@ class StreamData:
         if target.warp is None:
             target = replace(statistics.target(), lower=target.lower, upper=target.upper)
         few = np.arange(min(len(rows), REFERENCE + CALIBRATION, max(1, _SOME_CELLS // preprocessor.width)))
-        if others is not None:
-            few = few[~position_parts(statistics.hashes[rows[few]])[1]]
+        if training is not None:
+            few = few[~training.hides(statistics.hashes[rows[few]].view(np.int64))]
         some = torch.from_numpy(inputs(few)).float()
         survey = replace(survey, statistics=replace(statistics, sample=[]))  # it has been used, and may be large
-        return cls(survey, preprocessor, target, because, some, validation, limit, promising, others)
+        return cls(survey, preprocessor, target, because, some, validation, limit, promising, training)
 
     def encoder(self, dtype: torch.dtype) -> Encoder:
         roles, precision = self.survey.roles, torch.empty(0, dtype=dtype).numpy().dtype
-        return Encoder(roles, self.preprocessor, self.target, precision, roles.is_censored, self.others)
+        return Encoder(roles, self.preprocessor, self.target, precision, roles.is_censored, self.in_training)
 
     def validation(self, dtype: torch.dtype) -> Rows:
         if self.validation_source is None:

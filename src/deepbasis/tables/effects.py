@@ -10,9 +10,11 @@ one-way analysis of variance. This is the best linear prediction of a random eff
 that was not in the fit has 0 and 0.
 
 A row that a model is fitted to must not know its own target: the rows are cut into parts, and the rows of each have the
-effects of the other parts. New rows have those of all. A few rows are fitted to as if their levels were new, so that a
-model knows how wide it must be there. A number counts by its normal score, so that neither its scale nor its tails
-matter.
+effects of the other parts. New rows have those of all. A number counts by its normal score, so that neither its scale
+nor its tails matter.
+
+Some categories are hidden from a model that is fitted to them, as if they had never been seen before: so it knows how
+wide it must be where they have not.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deepbasis.hashing import splitmix64
 from deepbasis.tables.columns import Array, Column, Mask
 from deepbasis.tables.encoders import Encoding, check_kind, level_slots
 from deepbasis.tables.preprocessing import Preprocessor
@@ -36,67 +39,81 @@ MAX_LEVELS = 100_000
 """The most frequent levels of a column, whose effects are kept."""
 
 _MOST_RESPONSES = 10  # classes or outputs
-_UNKNOWN = 25  # one row of so many is fitted to as if its levels were new
+_HIDDEN = 25  # one value of so many is hidden
+
+Hashes = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class OtherParts:
-    """For the rows that models are fitted to: the effects of the levels in the other parts."""
+class InTraining:
+    """How the rows that models are fitted to are encoded: by the effects of other parts, some categories hidden."""
 
-    tables: tuple[tuple[Encoding, int, Array], ...]
-    """A column's encoding, the first of its encoded columns, and [parts, levels, effects]."""
-    columns: tuple[int, ...]
-    """The input columns that these are of."""
+    columns: tuple[tuple[int, int, Encoding, Array | None], ...]
+    """Of an input column its number, the first of its encoded ones, its encoding and [parts, levels, effects]."""
 
-    def written(self, columns: Sequence[Column], part: Array, unknown: Mask, out: NDArray[Any]) -> NDArray[Any]:
-        """`out`, the encoded rows of some columns, with the effects of the other parts; `part` is that of each row.
-
-        Rows that are `unknown` are encoded as if their levels were new.
-        """
-        for (encoding, start, table), k in zip(self.tables, self.columns, strict=True):
-            slot = level_slots(encoding, check_kind(encoding, columns[k]))
-            first, last = start + encoding.first_effect, start + encoding.first_effect + table.shape[2]
-            rows = np.flatnonzero(slot >= 0)
-            out[rows, first:last] = table[part[rows], slot[rows]]
-            rows = np.flatnonzero((slot >= 0) & unknown)
-            out[rows, start:last] = 0.0
-            out[rows, first - 1] = 1.0  # one of the others
+    def crossed(self, columns: Sequence[Column], part: Array, out: NDArray[Any]) -> NDArray[Any]:
+        """`out`, the encoded rows of some columns, with the effects of the other parts; `part` is that of each row."""
+        for k, start, encoding, table in self.columns:
+            if table is not None:
+                slot = level_slots(encoding, check_kind(encoding, columns[k]))
+                rows, first = np.flatnonzero(slot >= 0), start + encoding.first_effect
+                out[rows, first : first + table.shape[2]] = table[part[rows], slot[rows]]
         return out
 
+    def hidden(self, columns: Sequence[Column], hashes: Hashes, out: NDArray[Any]) -> NDArray[Any]:
+        """`out`, the encoded rows of some columns, with some categories hidden, by a hash of each row."""
+        for k, start, encoding, _ in self.columns:
+            rows = np.flatnonzero(_is_hidden(hashes, k) & ~check_kind(encoding, columns[k]).missing)
+            first = start + encoding.first_effect
+            out[rows, start : first + len(encoding.effects)] = 0.0
+            if encoding.other:
+                out[rows, first - 1] = 1.0
+        return out
 
-def seem_new(hashes: NDArray[np.int64]) -> Mask:
-    """Which of some rows are fitted to as if their levels were new, by a hash of each."""
-    return (hashes >> 20) % _UNKNOWN == 0
+    def hides(self, hashes: Hashes) -> Mask:
+        """Whether any category of a row is hidden."""
+        return np.any([_is_hidden(hashes, k) for k, *_ in self.columns], axis=0)
 
 
-def position_parts(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], Mask]:
-    """The parts of rows that are streamed, and which of them seem new, by the hashes of their positions."""
-    return (hashes % np.uint64(PARTS)).astype(np.int64), seem_new((hashes >> np.uint64(1)).astype(np.int64))
+def _is_hidden(hashes: Hashes, column: int) -> Mask:
+    """Which of some rows are fitted to as if the value of this column were new, by a hash of each row."""
+    return (splitmix64(hashes + column) >> 20) % _HIDDEN == 0
 
 
-def with_effects(
-    preprocessor: Preprocessor, columns: Sequence[Column], observed: Array, weight: Array | None, part: Array
-) -> tuple[Preprocessor, OtherParts]:
-    """The encoding with the effects of all rows, and those of the other parts, of columns that have many levels.
+def position_parts(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], Hashes]:
+    """The parts of rows that are streamed, and what hides some of their categories, by the hashes of their places."""
+    return (hashes % np.uint64(PARTS)).astype(np.int64), hashes.view(np.int64)
 
-    `observed` [n, r] is what effects are on (`responses`), `part` [n] is the number of each row's part.
+
+def in_training(
+    preprocessor: Preprocessor,
+    columns: Sequence[Column],
+    observed: Array,
+    weight: Array | None,
+    part: Array,
+    hide: bool = True,
+) -> tuple[Preprocessor, InTraining]:
+    """The encoding with the effects of all rows on what is `observed` [n, r] (`responses`), and that of these rows.
+
+    `part` [n] is the number of each row's part. Categories of few levels are hidden, too, where `hide` says so.
     """
-    encodings, tables, found, first = [], [], [], 0
+    encodings, found, start = [], [], 0
     for k, (encoding, given) in enumerate(zip(preprocessor.encodings, columns, strict=True)):
-        tried = _of_levels(encoding, given, observed, weight, part) if encoding.other else None
-        if tried is not None:
-            encoding, table = tried
-            found.append(k)
-            tables.append((encoding, first, table))
+        table = None
+        if encoding.other:
+            encoding, table = _of_levels(encoding, given, observed, weight, part)
+        if encoding.kind == "categorical" and encoding.varies and (hide or encoding.other):
+            found.append((k, start, encoding, table))
         encodings.append(encoding)
-        first += encoding.width
-    return replace(preprocessor, encodings=tuple(encodings)), OtherParts(tuple(tables), tuple(found))
+        start += encoding.width
+    return replace(preprocessor, encodings=tuple(encodings)), InTraining(tuple(found))
 
 
 def _of_levels(
     encoding: Encoding, given: Column, observed: Array, weight: Array | None, part: Array
-) -> tuple[Encoding, Array] | None:
-    column = check_kind(encoding, given)
+) -> tuple[Encoding, Array | None]:
+    """With its effects, and those of the other parts; without, if levels do not differ, or no two rows are of one."""
+    plain, column = encoding, check_kind(encoding, given)
     rows = np.flatnonzero(~column.missing)
     counts = np.bincount(column.values[rows], None if weight is None else weight[rows], len(column.categories))
     most = sorted((-count, name) for count, name in zip(counts.tolist(), column.categories, strict=True) if count)
@@ -116,7 +133,7 @@ def _of_levels(
     all_n, all_s = n.sum(0), s.sum(0)
     within, between = _variances(weight, y, all_n, all_s)
     if not (between > 0.0).any():
-        return None  # the levels do not differ, or no two rows are of one
+        return plain, None
     k = within / np.maximum(between, 1e-12 * y.var(0).max())  # where they do not differ the effects are about 0
 
     def effects(n: Array, s: Array) -> Array:

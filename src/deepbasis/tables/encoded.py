@@ -11,7 +11,7 @@ import numpy as np
 from deepbasis.gp.rates import RATE
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.columns import Array, Column, Mask
-from deepbasis.tables.effects import OtherParts, position_parts
+from deepbasis.tables.effects import InTraining, position_parts
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.roles import Roles
 from deepbasis.tables.scaler import TargetScaler
@@ -35,8 +35,8 @@ class Encoder:
     dtype: np.dtype[Any]
     censored: bool = False
     """Whether targets have bounds; those of rows without are exact."""
-    others: OtherParts | None = None
-    """For the rows that are trained on, where columns have many categories."""
+    in_training: InTraining | None = None
+    """What is different about the rows that are trained on, where there are categories."""
 
     def for_validation(self) -> Encoder:
         return replace(self, roles=self.roles.for_validation())
@@ -85,10 +85,11 @@ class Encoder:
         file = source.units[unit].file
         for block in source.blocks(unit, self.roles.columns, block_rows):
             rows = self.rows(block)
-            if self.others is not None:
-                where = position_parts(position_hashes(file, block.first_row, len(block)))
+            if self.in_training is not None:
+                part, hashes = position_parts(position_hashes(file, block.first_row, len(block)))
                 with block.located():
-                    self.others.written(self.roles.features_of(block), *where, rows)
+                    columns = self.roles.features_of(block)
+                    self.in_training.hidden(columns, hashes, self.in_training.crossed(columns, part, rows))
             keep = ~self.roles.held_out_of(block, file, held_out) & self.present(rows)
             yield rows if keep.all() else rows[keep]
 

@@ -21,7 +21,7 @@ from deepbasis.errors import InputError
 from deepbasis.tables.arrow import FileBlock
 from deepbasis.tables.cells import NOTHING
 from deepbasis.tables.columns import MISSING, Array, Column, joined, missing_column
-from deepbasis.tables.effects import OtherParts, position_parts, responses, with_effects
+from deepbasis.tables.effects import InTraining, in_training, position_parts, responses
 from deepbasis.tables.encoders import STANDARD, Encoding, fit_encoding, no_values
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.recognition import constants, recognise
@@ -225,18 +225,19 @@ class TableStatistics:
         notes = (*meant.notes, *constants(meant.columns, [one.width > 0 for one in encodings]))
         return Preprocessor(self.names, tuple(encodings), notes)
 
-    def with_effects(self, preprocessor: Preprocessor, roles: Roles) -> tuple[Preprocessor, OtherParts | None]:
-        """Of the levels in the sample. With groups there are none: every part would have rows of every group."""
-        if roles.groups is not None or not any(one.other for one in preprocessor.encodings):
+    def in_training(
+        self, preprocessor: Preprocessor, roles: Roles, hide: bool
+    ) -> tuple[Preprocessor, InTraining | None]:
+        """By the levels in the sample. With groups, whose rows would be in every part, nothing is changed."""
+        if roles.groups is not None or not preprocessor.flags:
             return preprocessor, None
         y, exposure = self.sample_y, None
         if roles.exposure is not None:
             y, exposure = y.T
         elif roles.is_censored:
             y = y[:, 0]
-        classes = 0 if roles.labels is None else len(roles.labels.values)
-        part, _ = position_parts(self.hashes)
-        return with_effects(preprocessor, self.sample, responses(y, self.weight, classes, exposure), self.weight, part)
+        observed = responses(y, self.weight, 0 if roles.labels is None else len(roles.labels.values), exposure)
+        return in_training(preprocessor, self.sample, observed, self.weight, position_parts(self.hashes)[0], hide)
 
     def target(self) -> TargetScaler:
         moments = self.target_moments
