@@ -53,7 +53,7 @@ def _record(fitted: Fitted, path: Path) -> dict[str, Any]:
                 "name": name,
                 "kind": encoding.kind,
                 "gaps": encoding.missing,
-                "categories": len(encoding.categories),
+                "categories": len(encoding.levels or encoding.categories),
                 "encoded": encoding.width,
                 "left_out": encoding.is_left_out,
             }
