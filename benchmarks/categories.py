@@ -31,7 +31,7 @@ from deepbasis.gp.metrics import evaluate
 from deepbasis.gp.predictive import Gaussian
 
 RESULTS = Path(__file__).parent / "results" / "categories-cpu.json"
-TEST_ROWS, SEEDS, MANY = 5_000, 3, 31
+TEST_ROWS, SEEDS, MANY = 5_000, 2, 31
 NEW = "a name that nobody has seen"
 
 Table = tuple[pd.DataFrame, np.ndarray]
