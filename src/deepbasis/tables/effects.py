@@ -72,7 +72,10 @@ class InTraining:
 
     def hides(self, hashes: Hashes) -> Mask:
         """Whether any category of a row is hidden."""
-        return np.any([_is_hidden(hashes, k) for k, *_ in self.columns], axis=0)
+        found = np.zeros(len(hashes), dtype=bool)
+        for k, *_ in self.columns:
+            found |= _is_hidden(hashes, k)
+        return found
 
 
 def _is_hidden(hashes: Hashes, column: int) -> Mask:
