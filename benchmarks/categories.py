@@ -128,7 +128,8 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     for case in cases(folder):
         found += measured(*case, SEEDS, models)
-    arguments.out.write_text(json.dumps({"machine": describe(), "scores": found}, indent=1) + "\n", encoding="utf-8")
+        kept = {"machine": describe(), "scores": found}
+        arguments.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")  # a run may be ended early
     table = pd.DataFrame(found).drop(columns="seed").groupby(["case", "model"], sort=False).mean().round(4)
     print(table.reset_index().to_markdown(index=False) if find_spec("tabulate") else table.to_string())
     print(one_line(describe()))
