@@ -63,6 +63,7 @@ FRONT = {
     **{name: one for name, one in PEERS.items() if name not in ("deep-ensemble", "gpytorch-pp-dkl", "gpytorch-sv-dkl")},
     "deep-ensemble-calibrated": ("deep ensembles, calibrated", "^", plots.PURPLE),
     "ridge": ("ridge", "_", plots.INK),
+    "constant": ("a constant", "|", plots.INK),
 }
 
 
