@@ -86,8 +86,8 @@ MUTATIONS = [
     Mutation(
         "no category is hidden",
         "tables/effects.py",
-        "% _HIDDEN == 0",
-        "% _HIDDEN == _HIDDEN",
+        "_chosen(hashes) < len(self.columns)",
+        "_chosen(hashes) < 0",
         ("tables/test_effects.py", "fitting/test_many_categories.py"),
     ),
     # ---- few rows

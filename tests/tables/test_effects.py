@@ -70,6 +70,21 @@ def test_no_row_knows_its_own_target_and_new_levels_have_nothing() -> None:
     np.testing.assert_array_equal(hidden[~unknown], seen[~unknown])
 
 
+@pytest.mark.parametrize("count", [1, 8, 300])
+def test_of_many_columns_one_at_most_is_hidden_in_a_row_and_half_of_the_rows_are_whole(count: int) -> None:
+    columns = [column(np.arange(2_000) % 5, 5) for _ in range(count)]
+    names = [f"c{k}" for k in range(count)]
+    nothing = np.zeros(2_000, dtype=np.int64)
+    found, training = in_training(Preprocessor.fit(names, columns), columns, np.ones((2_000, 1)), None, nothing)
+    hashes = np.arange(2_000)
+    out = training.hidden(columns, hashes, found.encoded(columns)).reshape(2_000, count, 5)
+    gone = (out == 0.0).all(2)
+    assert gone.sum(1).max() == 1
+    np.testing.assert_array_equal(gone.any(1), training.hides(hashes))
+    assert abs(gone.mean() - 1.0 / max(25, 2 * count)) < 0.01
+    assert gone.any(1).mean() < 0.55
+
+
 def test_of_pure_noise_the_effects_of_other_parts_say_nothing() -> None:
     rng = np.random.default_rng(2)
     codes, y = rng.integers(0, 300, 3_000), rng.normal(size=3_000)

@@ -25,7 +25,6 @@ from deepbasis.fitting.spec import OUTPUTS, Spec
 from deepbasis.fitting.start import straight_line
 from deepbasis.fitting.targets import outputs_scaler, target_scaler
 from deepbasis.gp.rates import RATE
-from deepbasis.hashing import splitmix64
 from deepbasis.tables.effects import PARTS, in_training, responses
 from deepbasis.tables.labels import Labels
 from deepbasis.tables.preprocessing import Preprocessor
@@ -172,9 +171,11 @@ class TableData:
                 exposure_name=known.exposure_name,
                 bound_names=known.bound_names,
             )
-        hashes = splitmix64(labels)
+        unlike = None
         if training is not None:  # from here on: how the target is transformed was chosen by all that is known
-            x[inside] = training.hidden(known.columns, hashes[inside], x[inside])
+            x[inside] = training.hidden(known.columns, labels[inside], x[inside])
+            unlike = np.zeros(len(x), dtype=bool)
+            unlike[inside] = training.hides(labels[inside])
         if rows is not None and table.exposure is not None and rows.exposure is None:
             raise InputError("rows to validate on have no exposure: leave X_val and y_val out, or the exposure")
         aside = None if rows is None else _rows(preprocessor.encoded(rows.columns), _observed(target, rows, censored))
@@ -189,7 +190,7 @@ class TableData:
             len(given),
             numbers,
             None if away is None else _apart(away, preprocessor),
-            unlike=None if training is None else training.hides(hashes),
+            unlike=unlike,
         )
 
     def facts(self, spec: Spec) -> Facts:

@@ -39,7 +39,7 @@ MAX_LEVELS = 100_000
 """The most frequent levels of a column, whose effects are kept."""
 
 _MOST_RESPONSES = 10  # classes or outputs
-_HIDDEN = 25  # one value of so many is hidden
+_HIDDEN = 25  # one value of so many of a column is hidden, or fewer: never two of a row
 
 Hashes = NDArray[np.int64]
 
@@ -62,8 +62,9 @@ class InTraining:
 
     def hidden(self, columns: Sequence[Column], hashes: Hashes, out: NDArray[Any]) -> NDArray[Any]:
         """`out`, the encoded rows of some columns, with some categories hidden, by a hash of each row."""
-        for k, start, encoding, _ in self.columns:
-            rows = np.flatnonzero(_is_hidden(hashes, k) & ~check_kind(encoding, columns[k]).missing)
+        chosen = self._chosen(hashes)
+        for place, (k, start, encoding, _) in enumerate(self.columns):
+            rows = np.flatnonzero((chosen == place) & ~check_kind(encoding, columns[k]).missing)
             first = start + encoding.first_effect
             out[rows, start : first + len(encoding.effects)] = 0.0
             if encoding.other:
@@ -71,16 +72,12 @@ class InTraining:
         return out
 
     def hides(self, hashes: Hashes) -> Mask:
-        """Whether any category of a row is hidden."""
-        found = np.zeros(len(hashes), dtype=bool)
-        for k, *_ in self.columns:
-            found |= _is_hidden(hashes, k)
-        return found
+        """Whether a category of a row is hidden."""
+        return self._chosen(hashes) < len(self.columns)
 
-
-def _is_hidden(hashes: Hashes, column: int) -> Mask:
-    """Which of some rows are fitted to as if the value of this column were new, by a hash of each row."""
-    return (splitmix64(hashes + column) >> 20) % _HIDDEN == 0
+    def _chosen(self, hashes: Hashes) -> NDArray[np.int64]:
+        """[n]: the place of the column that is hidden in a row; of at least half of the rows, one beyond them all."""
+        return (splitmix64(hashes) >> 20) % max(_HIDDEN, 2 * len(self.columns))
 
 
 def position_parts(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], Hashes]:
