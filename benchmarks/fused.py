@@ -48,6 +48,10 @@ class Case:
     precision: str = "tf32"
     method: str = "dbk-silu"
 
+    @property
+    def rbf(self) -> bool:
+        return self.method != "dbk-silu"
+
 
 PAPER = Case(1, 26, 64, 128, 1024, "none", "adamw", 0.01)
 RBF = replace(PAPER, method="dbk-rbf")
@@ -55,6 +59,7 @@ CASES = {
     "the default: 4 members": Case(),
     "the default in full float32": Case(precision="float32"),
     "one member, the paper's sizes": PAPER,
+    "one member in full float32": replace(PAPER, precision="float32"),
     "4 members, the paper's sizes": replace(PAPER, members=4),
     "16 members, the paper's sizes": replace(PAPER, members=16),
     "80 members, the paper's sizes": replace(PAPER, members=80),
@@ -65,6 +70,7 @@ CASES = {
     "RBF: 16 members": replace(RBF, members=16),
     "RBF: 80 members": replace(RBF, members=80),
     "RBF: 80 members in full float32": replace(RBF, members=80, precision="float32"),
+    "RBF with its correction: 5 members": replace(RBF, members=5, method="sv-dkl", alpha=0.0),
 }
 
 
@@ -150,7 +156,7 @@ def floor(case: Case, numbers: int, products: float, bandwidth: float) -> tuple[
     """Milliseconds, and which of the two it is."""
     h, waves = 64, case.embedding != "none"
     a_row = (1 + 3 * waves) * case.columns * h + waves * 64 * 3 * case.columns
-    a_row += 4 * h * case.inner + h * case.rank + (2 if case.method == "dbk-rbf" else 1) * case.rank**2
+    a_row += 4 * h * case.inner + h * case.rank + (2 if case.rbf else 1) * case.rank**2
     arithmetic = 1e3 * 3 * a_row * case.members * case.batch / products  # forward, and twice as much backward
     memory = 1e3 * 4 * case.members * (9 * numbers + case.batch * case.columns) / bandwidth
     return max((arithmetic, "arithmetic"), (memory, "memory"))
@@ -208,7 +214,7 @@ def main() -> None:
         "cases": {},
     }
     for name, case in CASES.items():
-        if arguments.only not in name or (arguments.shares and case.method == "dbk-rbf"):
+        if arguments.only not in name or (arguments.shares and case.rbf):
             continue
         one = wave(case, fused=True, precision=case.precision, device="cuda")
         assert one.fused is not None

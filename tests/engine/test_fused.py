@@ -94,7 +94,12 @@ def gradients(one: Wave) -> dict[str, torch.Tensor]:
 
 
 MANY = ManyTiling(32, 4)
-WAYS = {"few": {}, "many": {"tiling": MANY}, "rbf": {"tiling": MANY, "method": "dbk-rbf"}}
+WAYS = {
+    "few": {},
+    "many": {"tiling": MANY},
+    "slices": {"tiling": ManyTiling(32, 4, slices=2)},
+    "rbf": {"tiling": MANY, "method": "dbk-rbf"},
+}
 
 CASES = {
     "one member": {"members": 1},
@@ -114,12 +119,7 @@ CASES = {
     "elbo": {"objective": "elbo"},
     "a lower batch than a tile": {"n": 9},
 }
-CORRECTED = ("ppgp", "elbo")  # objectives with what an RBF basis misses, which the kernels do not know
-RBF_CASES = {
-    name: case
-    for name, case in CASES.items()
-    if not (case.get("waves") or "width" in case or case.get("objective") in CORRECTED)
-}
+RBF_CASES = {name: case for name, case in CASES.items() if not (case.get("waves") or "width" in case)}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -176,6 +176,8 @@ TILINGS = [
     Tiling(64, 2, 8),
     ManyTiling(16, 4),
     ManyTiling(64, 4, 32),
+    ManyTiling(16, 4, slices=3),
+    ManyTiling(32, 4, slices=4),
     ManyTiling(128, 8),
 ]
 
@@ -195,6 +197,7 @@ def test_every_tiling_gives_the_same(tiling):
     [
         *((1, "few", 0.5), (2, "few", 0.5), (2, "few", None)),
         *((1, "many", 0.5), (2, "many", 0.5), (2, "many", None)),
+        *((1, "slices", 0.5), (2, "slices", None)),
         *((1, "rbf", 0.5), (2, "rbf", None)),
     ],
 )
@@ -323,7 +326,6 @@ def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):
     data = rows(40, 3)
     with caplog.at_level(logging.INFO, "deepbasis"):
         assert wave(data, fused=True, objective="mse").fused is None
-        assert all(wave(data, fused=True, method="dbk-rbf", objective=name).fused is None for name in CORRECTED)
         assert wave(data, fused=True, width=24).fused is None
         assert wave(data, fused=True, precision="float64").fused is None
         assert wave(rows(3, 1_025), fused=True).fused is None
@@ -332,7 +334,7 @@ def test_what_the_kernels_do_not_know_goes_the_plain_way(caplog):
     assert why_not(build("sv-rbf", 3)) is not None
     assert why_not(build("dbk-rbf", 3, rank=32)) is not None
     assert why_not(build("dbk-rbf", 3, rank=64, embedding="periodic-linear")) is not None
-    assert why_not(build("dbk-rbf", 3, rank=64)) is None
+    assert all(why_not(build(name, 3, rank=64)) is None for name in ("dbk-rbf", "sv-dkl", "pp-dkl"))
     assert why_not(build("dbk-silu", 3, embedding="fourier")) is not None
     assert why_not(build("dbk-silu", 3, likelihood="student")) is not None
 
@@ -377,6 +379,9 @@ FULL_SIZES = [
     {"rank": 128, "inner": 64, "method": "dbk-rbf"},
     {"rank": 64, "inner": 128, "method": "dbk-rbf", "members": 1},
     {"rank": 128, "inner": 64, "members": 12, "method": "dbk-rbf"},
+    {"rank": 128, "inner": 64, "members": 1, "batch_size": 1_024},
+    {"rank": 128, "inner": 64, "members": 5, "method": "sv-dkl"},
+    {"rank": 128, "inner": 64, "members": 5, "method": "pp-dkl"},
 ]
 
 

@@ -36,8 +36,8 @@ def why_not(model: DeepBasisGP) -> str | None:
         return "they know no embedding of columns of 0 and 1"
     if type(likelihood) is not GaussianLikelihood or likelihood.parameterisation != "log":
         return "they know a Gaussian likelihood alone, with the logarithm of its noise"
-    if type(model.posterior) is not WeightPosterior or model.posterior.m.dim() != 1 or model.corrected:
-        return "they know one function, with one q(w) and no correction"
+    if type(model.posterior) is not WeightPosterior or model.posterior.m.dim() != 1:
+        return "they know one function, with one q(w)"
     inner = backbone.blocks[0].widen.out_features  # type: ignore[union-attr]
     if backbone.width not in _WIDTHS or inner not in _INNER or expansion.rank not in _WIDTHS:
         return f"they know widths and ranks of {_WIDTHS[0]} to {_WIDTHS[-1]} and {_INNER[-1]} inside, powers of two"

@@ -8,16 +8,16 @@ _OF_TABLES = ["tiles", "rows", "count", "planes"]  # no kernel is compiled anew 
 
 @triton.jit
 def over_rows(
-    operands, scales, left_plane, right_plane, tiles, rows, second,
+    operands, scales, left_plane, right_plane, tiles, rows, begin, end, second,
     ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
-    """left^T right of two planes, and with SUM the sum of the left one's rows."""
+    """left^T right of two planes, of the rows from `begin` to `end`, and with SUM the sum of the left one's rows."""
     k, c = tl.arange(0, STEP), tl.arange(0, T)
     lefts = operands + left_plane * rows * T + k[:, None] * T + c[None, :]
     rights = operands + right_plane * rows * T + k[:, None] * T + c[None, :]
     total, of_ones = tl.zeros([T, T], tl.float32), tl.zeros([T, 16], tl.float32)
     ones = tl.full([STEP, 16], 1.0, tl.float16)  # sums are products too
-    for at in range(0, rows, STEP):
+    for at in range(begin, end, STEP):
         left, right = tl.load(lefts + at * T), tl.load(rights + at * T)
         of_left = tl.load(scales + left_plane * tiles + at // ROWS)
         of_both = of_left * tl.load(scales + right_plane * tiles + at // ROWS)
@@ -38,14 +38,14 @@ def over_rows(
 
 @triton.jit
 def _weighed_sums(
-    operands, scales, plane, of_rows, tiles, rows, second,
+    operands, scales, plane, of_rows, tiles, rows, begin, end, second,
     ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Of a plane's rows, with the weights at `of_rows`, and of their squares, with those 2 `rows` behind."""
     k, c = tl.arange(0, STEP), tl.arange(0, T)
     place = operands + plane * rows * T + k[:, None] * T + c[None, :]
     of_values, of_squares = tl.zeros([STEP, T], tl.float32), tl.zeros([STEP, T], tl.float32)
-    for at in tl.range(0, rows, STEP, loop_unroll_factor=4):
+    for at in tl.range(begin, end, STEP, loop_unroll_factor=4):
         value = tl.load(place + at * T).to(tl.float32)
         if SPLIT:
             value += tl.load(place + second + at * T).to(tl.float32)
@@ -57,19 +57,19 @@ def _weighed_sums(
 
 @triton.jit
 def _parts_of_weight(
-    w, out, operands, scales, tasks, tiles, rows, second,
+    w, out, operands, scales, tasks, tiles, rows, begin, end, second,
     ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    left, right, begin, row_size = tl.load(tasks), tl.load(tasks + 1), tl.load(tasks + 2), tl.load(tasks + 3)
+    left, right, start, row_size = tl.load(tasks), tl.load(tasks + 1), tl.load(tasks + 2), tl.load(tasks + 3)
     columns, bias, norm, repeats = tl.load(tasks + 4), tl.load(tasks + 5), tl.load(tasks + 6), tl.load(tasks + 7)
     c = tl.arange(0, T)
     i, j = c[:, None], c[None, :]
     of_norm, of_shift = tl.zeros([T], tl.float32), tl.zeros([T], tl.float32)
     for part in tl.static_range(PARTS):  # written out: a loop around the loop would cost a hundred registers
         if part < repeats:
-            total, of_rows = over_rows(operands, scales, left + part, right, tiles, rows, second, ROWS, STEP, SPLIT, T,
-                                        True)  # fmt: skip
-            place = begin + part * T * row_size + i * row_size + j
+            total, of_rows = over_rows(operands, scales, left + part, right, tiles, rows, begin, end, second, ROWS,
+                                        STEP, SPLIT, T, True)  # fmt: skip
+            place = start + part * T * row_size + i * row_size + j
             if norm >= 0:  # the right plane is what a norm multiplies and shifts
                 weight = tl.load(w + place)
                 of_norm += tl.sum(weight * total, 0)
@@ -85,7 +85,7 @@ def _parts_of_weight(
 
 @triton.jit
 def _rows_of_L(
-    w, out, operands, scales, by_row, kl_weight, i, left, right, expansion, posterior, tiles, rows, second,
+    w, out, operands, scales, by_row, kl_weight, i, left, right, expansion, posterior, tiles, rows, begin, end, second,
     ROWS: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, R: tl.constexpr, RBF: tl.constexpr,
 ):  # fmt: skip
     """T rows of L, the means and the scales of as many functions of the basis; an RBF basis has no scales.
@@ -98,13 +98,13 @@ def _rows_of_L(
     scale = tl.full([T], 1.0, tl.float32)
     if not RBF:
         scale = tl.load(w + expansion + R + at)
-    of_mean, of_prior = _weighed_sums(operands, scales, left + i, by_row, tiles, rows, second, ROWS, STEP, SPLIT, T)
+    of_mean, of_prior = _weighed_sums(operands, scales, left + i, by_row, tiles, rows, begin, end, second, ROWS, STEP,
+                                      SPLIT, T)  # fmt: skip
     of_scale = tl.load(w + posterior + at) * of_mean + scale * of_prior
     for j in tl.static_range(R // T):
         if j <= i:
-            total, _ = over_rows(
-                operands, scales, left + i, right + j, tiles, rows, second, ROWS, STEP, SPLIT, T, False
-            )
+            total, _ = over_rows(operands, scales, left + i, right + j, tiles, rows, begin, end, second, ROWS, STEP,
+                                 SPLIT, T, False)  # fmt: skip
             place = posterior + 2 * R + at[:, None] * R + (j * T + c)[None, :]
             below = at[:, None] > (j * T + c)[None, :]
             on = at[:, None] == (j * T + c)[None, :]
@@ -162,23 +162,35 @@ def weight_gradients(
     advance, numbers, tiles, rows, planes, second, left_of_L, right_of_L, norm, expansion, posterior, noise_at, mean_at,
     count, floor, ROWS: tl.constexpr, STEP: tl.constexpr, MOST_TILES: tl.constexpr, TRACE: tl.constexpr,
     SPLIT: tl.constexpr, T: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr, RBF: tl.constexpr,
+    SLICES: tl.constexpr,
 ):  # fmt: skip
-    """A program: some rows of L, the longest first; or an `operands.GradientTask`; or what is a sum over tiles."""
-    program, e = tl.program_id(0), tl.program_id(1)
-    w, out = parameters + e * numbers, gradients + e * numbers
+    """A program: some rows of L, the longest first; or an `operands.GradientTask`; or what is a sum over tiles.
+
+    It takes one of SLICES parts of the batch's rows, of which each has its own row of gradients: the programs of a few
+    members would be fewer than a machine can run.
+    """
+    program, e, one = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    w, out = parameters + e * numbers, gradients + (e * SLICES + one) * numbers
     operands += e.to(tl.int64) * planes * rows * T
     scales += e * planes * tiles
     kl_weight = tl.load(kl_weights + e)
+    begin, end = 0, rows
+    if SLICES > 1:
+        begin = one * tl.cdiv(tiles, SLICES) * ROWS
+        end = tl.minimum(begin + tl.cdiv(tiles, SLICES) * ROWS, rows)
     if program < R // T:
+        if SLICES > 1:
+            kl_weight = tl.where(one == 0, kl_weight, 0.0)
         _rows_of_L(w, out, operands, scales, by_row + (e * (count + 4) + count + 1) * rows, kl_weight,
-                   R // T - 1 - program, left_of_L, right_of_L, expansion, posterior, tiles, rows, second, ROWS, STEP,
-                   SPLIT, T, R, RBF)  # fmt: skip
+                   R // T - 1 - program, left_of_L, right_of_L, expansion, posterior, tiles, rows, begin, end, second,
+                   ROWS, STEP, SPLIT, T, R, RBF)  # fmt: skip
     else:
         if program == tl.num_programs(0) - 1:
-            if e == 0:  # no program of this kernel reads it
-                tl.store(step, tl.load(step) + advance)
-            _add_up(w, out, losses, vectors, sums, alphas, found, kl_weight, e, tiles, norm, posterior, noise_at,
-                    mean_at, floor, MOST_TILES, TRACE, H, R)  # fmt: skip
+            if one == 0:
+                if e == 0:  # no program of this kernel reads it
+                    tl.store(step, tl.load(step) + advance)
+                _add_up(w, out, losses, vectors, sums, alphas, found, kl_weight, e, tiles, norm, posterior, noise_at,
+                        mean_at, floor, MOST_TILES, TRACE, H, R)  # fmt: skip
         else:
-            _parts_of_weight(w, out, operands, scales, tasks + (program - R // T) * 8, tiles, rows, second, ROWS, STEP,
-                             SPLIT, T, H, PARTS)  # fmt: skip
+            _parts_of_weight(w, out, operands, scales, tasks + (program - R // T) * 8, tiles, rows, begin, end, second,
+                             ROWS, STEP, SPLIT, T, H, PARTS)  # fmt: skip

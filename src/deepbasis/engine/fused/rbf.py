@@ -73,18 +73,17 @@ class RBFBasis:
         members, tiles = len(self._arena), self._moments.shape[1]
         exact = self.features, self._exact, self._exact_scales, self._factors, self._factor_scales, self._frames
         sizes = (*sizes, self._exact[0].numel(), self._factors[0].numel(), planes.of_L, planes.phi)
-        behind = places["posterior"], places["noise_at"], places["count"], floor
-        names = "ROWS TRACE EXPECTED SPLIT T R num_warps num_stages"
+        behind = places["expansion"], places["posterior"], places["noise_at"], places["count"], floor
+        names = "ROWS TRACE EXPECTED CORRECTED SPLIT T R num_warps num_stages"
         arguments: tuple[Any, ...] = (
-            self._arena, *weights, *kept, sums, *exact, *trace, self._layout.numbers, *sizes, places["expansion"],
-            *behind,
+            self._arena, *weights, *kept, sums, *exact, *trace, self._layout.numbers, *sizes, *behind,
         )  # fmt: skip
         chosen = {name: constants[name] for name in names.split()}
         forward = Launch(self._tiles.basis_forward, (tiles, members), arguments, chosen)
         arguments = (
             self._arena, *weights, *kept, *exact, self._moments, *trace, self._layout.numbers, *sizes, *behind,
         )  # fmt: skip
-        names = "ROWS MOST_TILES TRACE THROUGH SPLIT T R num_warps num_stages"
+        names = "ROWS MOST_TILES TRACE THROUGH CORRECTED SPLIT T R num_warps num_stages"
         chosen = {name: constants[name] for name in names.split()}
         return [forward, Launch(self._tiles.basis_backward, (tiles, members), arguments, chosen)]
 

@@ -42,9 +42,13 @@ def basis_forward(
     parameters, weights, weight_scales, operands, scales, by_row, sums, features, exact, exact_scales, factors,
     factor_scales, frames, alphas, found, place_found, numbers, tiles, rows, planes, units, second, second_weights,
     second_exact, second_factors, of_L, phi, expansion, posterior, noise_at, count, floor, ROWS: tl.constexpr,
-    TRACE: tl.constexpr, EXPECTED: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr, R: tl.constexpr,
+    TRACE: tl.constexpr, EXPECTED: tl.constexpr, CORRECTED: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr,
+    R: tl.constexpr,
 ):  # fmt: skip
-    """A tile's features to phi (Eq. 12), to the loss, and to the gradient in L^T phi."""
+    """A tile's features to phi (Eq. 12), to the loss, and to the gradient in L^T phi.
+
+    With CORRECTED the variance has what phi misses of the kernel (Eq. 4).
+    """
     tile, e = tl.program_id(0), tl.program_id(1)
     parts: tl.constexpr = R // T
     pieces: tl.constexpr = parts + parts * (parts + 1) // 2
@@ -96,6 +100,9 @@ def basis_forward(
     var = tl.sum(v * v, 1)
     if R > T:
         var += tl.sum(behind * behind, 1)
+    missed = tl.exp(log_variance) - prior
+    if CORRECTED:
+        var += tl.where(missed < 0.0, 0.0, missed)  # a NaN stays one
     # what `many.forward` left: the target without the prior mean, and the rows' weights
     error = tl.load(by_row + (count + 1) * rows + row) - mean
     weight = tl.load(by_row + (count + 2) * rows + row)
@@ -105,6 +112,8 @@ def basis_forward(
     loss, of_noise = tl.sum(weight * rows_loss), tl.sum(weight * of_noise)
     of_error = -weight * of_error  # the gradient in the mean
     of_var = 2.0 * weight * of_var
+    if CORRECTED:  # twice the gradients in the rows' prior variances
+        tl.store(by_row + (count + 3) * rows + row, tl.where(missed < 0.0, 0.0, -of_var))
     v *= of_var[:, None]
     high, low, down = packed(v, exponent(v), SPLIT)
     put(operands, scales, phi + parts, row, high, low, down, rows, tile, tiles, second, T, T, SPLIT)
@@ -118,23 +127,24 @@ def basis_forward(
 
 @triton.jit
 def _back_to_phi(
-    operands, scales, w, weights, weight_scales, moments, of_error, of_prior, row, rows, tile, tiles, second,
-    second_weights, posterior, phi, part: tl.constexpr, TRACE: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr,
+    operands, scales, w, weights, weight_scales, moments, of_error, of_prior, more, row, rows, tile, tiles, second,
+    second_weights, posterior, phi, part: tl.constexpr, PRIOR: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr,
     R: tl.constexpr,
 ):  # fmt: skip
-    """The gradient in a part of phi, through the mean, the prior variance, and L^T phi; times phi it is summed."""
+    """The gradient in a part of phi, through the mean, the prior variance (PRIOR) and L^T phi; times phi it is
+    summed, and `more` is added to the first sum."""
     k = tl.arange(0, T)
     of_phi = of_error[:, None] * tl.load(w + posterior + part * T + k)[None, :]
     high, low, down = take(operands, scales, phi + part, row, rows, tile, tiles, second, T, T, SPLIT)
     basis = unpacked(high, low, down, SPLIT)
-    if TRACE:
+    if PRIOR:
         of_phi += of_prior[:, None] * basis
     for q in tl.static_range(part + 1):  # L is lower triangular
         high, low, down = take(operands, scales, phi + R // T + q, row, rows, tile, tiles, second, T, T, SPLIT)
         unit = part * (part + 1) // 2 + q
         W, W_low = weight_at(weights + unit * (T * T) + k[None, :] * T + k[:, None], second_weights, SPLIT)
         of_phi += half_product(high, low, W, W_low, SPLIT) * (down * tl.load(weight_scales + unit))
-    tl.store(moments + (1 + part) * T + k, tl.sum(of_phi * basis, 0))
+    tl.store(moments + (1 + part) * T + k, tl.sum(of_phi * basis, 0) + tl.where(k == 0, more, 0.0))
     return of_phi
 
 
@@ -161,9 +171,9 @@ def _back_to_features(
 def basis_backward(
     parameters, weights, weight_scales, operands, scales, by_row, features, exact, exact_scales, factors, factor_scales,
     frames, moments, alphas, found, place_found, numbers, tiles, rows, planes, units, second, second_weights,
-    second_exact, second_factors, of_L, phi, posterior, noise_at, count, floor, ROWS: tl.constexpr,
-    MOST_TILES: tl.constexpr, TRACE: tl.constexpr, THROUGH: tl.constexpr, SPLIT: tl.constexpr, T: tl.constexpr,
-    R: tl.constexpr,
+    second_exact, second_factors, of_L, phi, expansion, posterior, noise_at, count, floor, ROWS: tl.constexpr,
+    MOST_TILES: tl.constexpr, TRACE: tl.constexpr, THROUGH: tl.constexpr, CORRECTED: tl.constexpr, SPLIT: tl.constexpr,
+    T: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """The gradients in a tile's phi, in log k_Z, and in its features, which take the features' place."""
     tile, e = tl.num_programs(0) - 1 - tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)
@@ -181,21 +191,26 @@ def basis_backward(
     factor_scales += e * pieces
     row, k = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, T)
     as_it_lies = k[:, None] * T + k[None, :]
+    PRIOR: tl.constexpr = TRACE or CORRECTED
     moments += (e * tiles + tile) * (T + R)
     of_error = tl.load(by_row + (count + 1) * rows + row)
     of_prior = of_error
     if TRACE:
         of_prior = slopes_of_prior(w, by_row, alphas, found, place_found, e, tiles, rows, row, count, noise_at, floor,
                                    MOST_TILES, THROUGH)  # fmt: skip
-    of_phi = _back_to_phi(operands, scales, w, weights, weight_scales, moments, of_error, of_prior, row, rows, tile,
-                          tiles, second, second_weights, posterior, phi, 0, TRACE, SPLIT, T, R)  # fmt: skip
+    of_variance = 0.0  # twice the gradient in its logarithm that does not come through phi
+    if CORRECTED:
+        of_prior = tl.load(by_row + (count + 3) * rows + row)
+        of_variance = -tl.exp(tl.load(w + expansion + R * T + T)) * tl.sum(of_prior)
+    of_phi = _back_to_phi(operands, scales, w, weights, weight_scales, moments, of_error, of_prior, of_variance, row,
+                          rows, tile, tiles, second, second_weights, posterior, phi, 0, PRIOR, SPLIT, T, R)  # fmt: skip
     high, low, down = packed(of_phi, exponent(of_phi), _EXACT)
     put(exact, exact_scales, 1 + parts, row, high, low, down, rows, tile, tiles, second_exact, T, T, _EXACT)
     W, W_low = weight_at(factors + parts * (T * T) + as_it_lies, second_factors, _EXACT)
     of_k = half_product(high, low, W, W_low, _EXACT) * (down * tl.load(factor_scales + parts))
     if R > T:
-        of_phi = _back_to_phi(operands, scales, w, weights, weight_scales, moments, of_error, of_prior, row, rows, tile,
-                              tiles, second, second_weights, posterior, phi, 1, TRACE, SPLIT, T, R)  # fmt: skip
+        of_phi = _back_to_phi(operands, scales, w, weights, weight_scales, moments, of_error, of_prior, 0.0, row, rows,
+                              tile, tiles, second, second_weights, posterior, phi, 1, PRIOR, SPLIT, T, R)  # fmt: skip
         high, low, down = packed(of_phi, exponent(of_phi), _EXACT)
         put(exact, exact_scales, 2 + parts, row, high, low, down, rows, tile, tiles, second_exact, T, T, _EXACT)
         W, W_low = weight_at(factors + (parts + 1) * (T * T) + as_it_lies, second_factors, _EXACT)
@@ -232,8 +247,8 @@ def basis_products(
     c = tl.arange(0, T)
     if program < squares:
         i, j = (program + 1) // 2, program // 2  # of one or two parts
-        total, _ = over_rows(exact, exact_scales, 1 + parts + i, 1 + j, tiles, rows, second, ROWS, STEP, _EXACT, T,
-                             False)  # fmt: skip
+        total, _ = over_rows(exact, exact_scales, 1 + parts + i, 1 + j, tiles, rows, 0, rows, second, ROWS, STEP,
+                             _EXACT, T, False)  # fmt: skip
         total = tl.where((i * T + c)[:, None] >= (j * T + c)[None, :], total, 0.0)
         high, low, down = packed(total, exponent(total), _EXACT)
         place = of_roots + (e * squares + program) * (T * T) + c[:, None] * T + c[None, :]
@@ -242,7 +257,7 @@ def basis_products(
         tl.store(of_root_scales + e * squares + program, down)
     else:
         part = program - squares
-        total, of_rows = over_rows(exact, exact_scales, 1 + 2 * parts + part, 0, tiles, rows, second, ROWS, STEP,
-                                   _EXACT, T, True)  # fmt: skip
+        total, of_rows = over_rows(exact, exact_scales, 1 + 2 * parts + part, 0, tiles, rows, 0, rows, second, ROWS,
+                                   STEP, _EXACT, T, True)  # fmt: skip
         tl.store(of_points + (e * R + part * T + c)[:, None] * T + c[None, :], total)
         tl.store(of_logs + e * R + part * T + c, of_rows)

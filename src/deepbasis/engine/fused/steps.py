@@ -18,7 +18,6 @@ from deepbasis.engine.muon import Muon
 from deepbasis.engine.optimiser import BETAS, AdamW, Average, Optimiser, factor
 from deepbasis.engine.settings import Settings
 from deepbasis.engine.streams import Batches
-from deepbasis.gp.expansion import RBF
 from deepbasis.gp.likelihoods import GaussianLikelihood
 from deepbasis.gp.model import Terms
 
@@ -56,8 +55,6 @@ def _uncovered(stack: Stack, source: object, settings: Settings) -> str | None:
         return "they know targets of one number"
     if source.batch_size > _MOST_ROWS or source.data.x.shape[1] > _MOST_COLUMNS:
         return f"they take batches of up to {_MOST_ROWS} rows and {_MOST_COLUMNS} columns"
-    if isinstance(stack.template.expansion, RBF) and not _TRACES[settings.objective][0]:
-        return "they know an RBF basis without its correction, which this objective has"
     reason = why_not(stack.template)
     if reason is None and settings.compile and stack.size > _FEW_MEMBERS:
         faster = not Products.pay(Layout.of(stack.template), stack.size, source.batch_size)
@@ -144,7 +141,7 @@ class FusedSteps:
         self._given = Given(
             layout, self.parameters, source.data, self._slopes, self._batches, self.count, alphas, self._kl_weights,
             likelihood.floor,
-            trace and bool((alphas != 0).any()), through, expected, precisions,
+            trace and bool((alphas != 0).any()), through, expected, layout.rbf and not trace, precisions,
             float(getattr(stack.template.expansion, "jitter", 0.0)),
         )  # fmt: skip
         self.way: Shares | Products
@@ -222,20 +219,24 @@ class FusedSteps:
         E, N, b, way = self.stack.size, self.layout.numbers, self._batches, self.way
         last, corrected = len(self._factors) - 1, len(self._corrections) - 1
         launches = way.launches()
-        complete = isinstance(way, Products)  # what has no shares is only squared, if it is to be clipped
+        complete = isinstance(way, Products)  # with the gradient of the KL
+        shared = way.shares is not self.gradients
         arguments: tuple[Any, ...] = (
             self.parameters, way.shares, self.gradients, self._kinds, self._kl_weights, self._squares,
-            self._divergences, b.step, int(b.advance and not complete), N, way.programs,
+            self._divergences, b.step, int(b.advance and not complete), N, way.slices,
         )  # fmt: skip
-        if not complete or self._stepping["CLIP"]:
-            constants = {"BLOCK": _BLOCK, "COMPLETE": complete}
+        gathered = not complete or self._stepping["CLIP"] or (shared and self._muon is not None)
+        if gathered:
+            constants = {"BLOCK": _BLOCK, "COMPLETE": complete, "SHARED": shared}
             launches += [Launch(self._updates.gather, (E, self._blocks), arguments, constants)]
         arguments = (
-            self.parameters, self.gradients, self._first, self._second, self._mean, self._rates, self._decays,
-            self._factors, self._corrections, self._squares, self._divergences, way.losses, self.loss_sum,
-            self.count, N, self._blocks, way.programs, last, corrected, self._limit, self._slowest,
+            self.parameters, way.shares, self.gradients, self._first, self._second, self._mean, self._rates,
+            self._decays, self._factors, self._corrections, self._squares, self._divergences, way.losses,
+            self.loss_sum, self.count, N, self._blocks, way.losses.shape[1], last, corrected, self._limit,
+            self._slowest,
         )  # fmt: skip
-        constants = {**self._stepping, "MOST_PROGRAMS": power(way.programs), "BLOCK": _BLOCK}
+        constants = {**self._stepping, "MOST_PROGRAMS": power(way.losses.shape[1]), "BLOCK": _BLOCK}
+        constants["SHARES"] = 1 if gathered else way.slices
         launches += [Launch(self._updates.adamw, (E, self._blocks), arguments, constants)]
         if self._muon is not None:
             arguments = (

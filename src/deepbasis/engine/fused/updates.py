@@ -21,12 +21,12 @@ _A, _B, _C = tl.constexpr(NEWTON_SCHULZ[0]), tl.constexpr(NEWTON_SCHULZ[1]), tl.
 @triton.jit
 def gather(
     parameters, shares, gradients, kinds, kl_weights, squares, divergences, step, advance, numbers,
-    programs, COMPLETE: tl.constexpr, BLOCK: tl.constexpr,
+    programs, COMPLETE: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block of a member's gradient: the programs' shares, always added in the same order, and that of the KL.
 
-    Also the block's part of the squared norm, and of the KL, times its weight in the loss. COMPLETE is whether all but
-    the norm is there already.
+    Also the block's part of the squared norm, and of the KL, times its weight in the loss. COMPLETE is whether the KL
+    is in the shares already; and if the gradient is not SHARED either, all that is missing is the norm.
     """
     e, block = tl.program_id(0), tl.program_id(1)
     if (e == 0) & (block == 0):
@@ -45,8 +45,9 @@ def gather(
         part = tl.where(kind == _SQUARE, 0.5 * value * value, 0.0)
         part += tl.where(kind == _LOGARITHM, 0.5 * of_diagonal - value - 0.5, 0.0)
         total += weight * slope
-        tl.store(gradients + e * numbers + at, total, mask=there)
         tl.store(divergences + e * tl.num_programs(1) + block, weight * tl.sum(part))
+    if SHARED:
+        tl.store(gradients + e * numbers + at, total, mask=there)
     tl.store(squares + e * tl.num_programs(1) + block, tl.sum(total * total))
 
 
@@ -70,15 +71,15 @@ def _averaged(averages, place, value, t, slowest, mask):
 
 @triton.jit
 def adamw(
-    parameters, gradients, first, second, averages, rates, decays, factors, corrections, squares, divergences, losses,
-    loss_sums, steps_done, numbers, blocks, programs, last_factor, last_correction, limit, slowest,
-    CLIP: tl.constexpr, AVERAGE: tl.constexpr, MOST_BLOCKS: tl.constexpr, MOST_PROGRAMS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    parameters, shares, gradients, first, second, averages, rates, decays, factors, corrections, squares, divergences,
+    losses, loss_sums, steps_done, numbers, blocks, programs, last_factor, last_correction, limit, slowest,
+    CLIP: tl.constexpr, AVERAGE: tl.constexpr, SHARES: tl.constexpr, MOST_BLOCKS: tl.constexpr,
+    MOST_PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """AdamW and the running average, for the numbers with a rate of at least 0; others are Muon's. One block a program.
 
     `factors` is the schedule, by step; `corrections` are 1 - b1^t and sqrt(1 - b2^t). The first program of a member
-    adds its loss to the epoch's.
+    adds its loss to the epoch's. More SHARES than one are added up first, if `gather` has not been there.
     """
     e, block = tl.program_id(0), tl.program_id(1)
     done = tl.load(steps_done)  # this step included
@@ -94,7 +95,14 @@ def adamw(
     rate *= tl.load(factors + tl.minimum(done - 1, last_factor))
     place = e * numbers + at
     correction = corrections + 2 * tl.minimum(done - 1, last_correction)
-    g = tl.load(gradients + place, mask=there, other=0.0) * scale
+    if SHARES > 1:
+        g = tl.zeros([BLOCK], tl.float32)
+        for share in tl.static_range(SHARES):
+            g += tl.load(shares + (e * SHARES + share) * numbers + at, mask=there, other=0.0)
+        tl.store(gradients + place, g, mask=there)
+    else:
+        g = tl.load(gradients + place, mask=there, other=0.0)
+    g *= scale
     a = tl.load(first + place, mask=there, other=0.0)
     a += (g - a) * (1.0 - _BETA_1)
     b = tl.load(second + place, mask=there, other=0.0)

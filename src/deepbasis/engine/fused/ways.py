@@ -17,6 +17,7 @@ FULL = "tf32x3"
 _MULTIPROCESSORS = 132  # of an H100 or H200
 _MANY_ROWS = {1: 4_096, 2: 1_024}  # of a step, by the parts of the basis: from there on products are the faster way
 _MEASURED = 64  # columns of a plane: of width and rank, and inside a block, at least
+_SLICES = (1, 8), (4, 4), (16, 2)  # members at most, and the slices of their rows
 _MANY_TILES = 2_000  # of them three on an SM are faster than two with more registers
 
 
@@ -46,17 +47,22 @@ class ManyTiling(NamedTuple):
     registers: int | None = None
     """That a thread of a tile may have."""
     product_registers: int | None = 128
+    slices: int = 1
+    """Of the rows, with a program each for a product."""
 
     @classmethod
     def chosen(cls, members: int, batch: int, precisions: tuple[str, str], rbf: bool = False) -> "ManyTiling":
         """What was fastest on an H200: `benchmarks/fused.py`, docs/engine.md."""
-        if members * ceil(batch / 32) <= _MULTIPROCESSORS:  # one SM each
-            return cls(rows=32, step=32, stages=4)
+        slices = 1 if rbf else next((slices for most, slices in _SLICES if members <= most), 1)
+        for rows in (16, 32):
+            if members * ceil(batch / rows) <= _MULTIPROCESSORS and not (rbf and rows < 32):  # one SM each
+                return cls(rows=rows, step=rows, stages=4, slices=min(slices, ceil(batch / rows)))
         if precisions[0] == FULL:
-            return cls(product_registers=None)
+            return cls(product_registers=None, slices=slices)
         tiles = members * ceil(batch / 64)
         few_registers = rbf or tiles > _MANY_TILES  # the tiles of a network alone need fewer
-        return cls(stages=4 if tiles <= 2 * _MULTIPROCESSORS else 3, registers=168 if few_registers else None)
+        stages = 4 if tiles <= 2 * _MULTIPROCESSORS else 3
+        return cls(stages=stages, registers=168 if few_registers else None, slices=slices)
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,8 @@ class Given:
     """Whether the gradient passes through the maximum of the trace term."""
     expected: bool
     """Whether the fit is E log p (Eq. 5), not log E p (Eq. 6)."""
+    corrected: bool
+    """Whether the variance has what an RBF basis misses of its kernel (Eq. 4)."""
     precisions: tuple[str, str]
     """Of the network's products, and of those behind it."""
     jitter: float
@@ -114,7 +122,7 @@ class Shares:
 
         self._kernels, self._given, self._tiling = tiles, given, tiling
         self._tiles = ceil(given.batches.order.shape[-1] / tiling.rows)
-        self.programs = programs = ceil(self._tiles / tiling.tiles)
+        self.slices = programs = ceil(self._tiles / tiling.tiles)
         layout = given.layout
         self.shares = given.zeros(programs, layout.numbers)
         self.losses = given.zeros(programs)
@@ -149,19 +157,17 @@ class Shares:
         objective = {"TRACE": g.trace, "THROUGH": g.through, "EXPECTED": g.expected}
         of_tiles = {"TILES": tiling.tiles, "MOST_TILES": power(self._tiles)}
         names = "WEIGHTS H R PART HEAD"
-        launches += [launch(kernels.tile_losses, self.programs, arguments, names, **objective, **of_tiles)]
+        launches += [launch(kernels.tile_losses, self.slices, arguments, names, **objective, **of_tiles)]
         arguments = (
             g.parameters, self.shares, self._kept, data.x, order, step, numbers, members, batch, d, self._tiles,
             *of_input, *g.places("count", "inner"),
         )  # fmt: skip
         names = "H CHUNK PRECISION"
-        return [*launches, launch(kernels.tile_gradients, self.programs, arguments, names, TILES=tiling.tiles)]
+        return [*launches, launch(kernels.tile_gradients, self.slices, arguments, names, TILES=tiling.tiles)]
 
 
 class Products:
     """Tiles forward, tiles back, and then each weight's gradient as one product over all rows, with that of the KL."""
-
-    programs = 1
 
     @staticmethod
     def pay(layout: Layout, members: int, batch: int) -> bool:
@@ -200,7 +206,9 @@ class Products:
         self._by_row = given.zeros(blocks + 4, rows)
         self._vectors, self._sums = given.zeros(tiles, 2 * H), given.zeros(tiles, 4)
         self._found = given.zeros(tiles), given.zeros(tiles, dtype=torch.int32)
-        self.shares = gradients
+        self.slices = tiling.slices
+        """Rows of `shares` that a member has."""
+        self.shares = gradients if self.slices == 1 else given.zeros(self.slices, layout.numbers)
         self.losses = given.zeros(1)
         self._rbf = None
         if layout.rbf:
@@ -252,12 +260,14 @@ class Products:
             second, planes.phi, planes.of_v,
             *g.places("norm", "expansion", "posterior", "noise_at", "mean_at", "count"), g.floor,
         )  # fmt: skip
-        of_tiles |= {"EXPECTED": g.expected, "THROUGH": g.through, "MOST_TILES": power(tiles)}
+        of_tiles |= {"EXPECTED": g.expected, "THROUGH": g.through, "CORRECTED": g.corrected}
+        of_tiles |= {"MOST_TILES": power(tiles)}
         constants = {**shape, "STEP": min(tiling.step, tiling.rows), "MOST_TILES": power(tiles)}
         constants |= {"num_warps": tiling.product_warps, "num_stages": tiling.stages}
         constants |= {"maxnreg": tiling.product_registers}
         programs = planes.of_rank + len(self._tasks) + 1
-        of_weights = Launch(weight_gradients, (programs, members), arguments, constants)
+        sliced = {**constants, "SLICES": self.slices}
+        of_weights = Launch(weight_gradients, (programs, members, self.slices), arguments, sliced)
         if self._rbf is None:
             return [*launches, there, back, of_weights]
         trace, sizes = (g.alphas, *self._found), (tiles, rows, planes.count, units, second, second_weights)
