@@ -53,7 +53,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="torch threads on the CPU")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds, of which the median is taken")
     parser.add_argument("--sections", default="ratios,scaling", help="of: ratios, scaling, profile")
-    parser.add_argument("--members", default=None, help="of the ratios; 1 on a CPU, 1,80 on a GPU by default")
+    parser.add_argument("--members", default=None, help="of the ratios; 1 on a CPU, 1,80,256 on a GPU by default")
     parser.add_argument("--out", default=None)
     parser.add_argument("--quick", action="store_true")
     return parser.parse_args()
@@ -189,14 +189,14 @@ def ratios(bench: Bench, report: Report, arguments: argparse.Namespace) -> None:
     """Pure steps against GPyTorch's, and whole epochs against pure steps."""
     gpu = bench.device.type == "cuda"
     report.start(describe(bench.device), "rows", "peers")
-    sizes = [int(e) for e in (arguments.members or ("1,80" if gpu else "1")).split(",")]
+    sizes = [int(e) for e in (arguments.members or ("1,80,256" if gpu else "1")).split(",")]
     for batch in [1024] if arguments.quick else [1024, 200]:
         peers = peers_at(bench, batch, arguments.quick)
         for members, method in product(sizes, ("dbk-silu", "dbk-rbf")):
             for precision in ("float32", "tf32") if gpu else ("float32",):
-                if batch == 200 and members > 1:
-                    continue  # each compilation takes a while: leave out what nobody needs
-                for compiled in (False,) if arguments.quick else (True,) if precision != "float32" else (False, True):
+                if members > (1 if batch == 200 else 80 if method == "dbk-rbf" else members):
+                    continue  # leave out what nobody needs
+                for compiled in (False,) if arguments.quick or gpu else (False, True):  # a GPU has kernels of ours
                     ours = Ours(bench, method, members=members, batch=batch, precision=precision, compiled=compiled)
                     what = {"device": bench.name, "method": method, "members": members, "batch": batch}
                     measure(bench, report, ours, {**what, "precision": precision, "compiled": compiled}, peers)
@@ -332,7 +332,7 @@ def profile(bench: Bench, report: Report, arguments: argparse.Namespace) -> None
     gpu = bench.device.type == "cuda"
     activity = torch.profiler.ProfilerActivity.CUDA if gpu else torch.profiler.ProfilerActivity.CPU
     report.start(describe(bench.device), "steps", under="profile")
-    sizes = [int(e) for e in (arguments.members or ("1,80" if gpu else "1")).split(",")]
+    sizes = [int(e) for e in (arguments.members or ("1,80,256" if gpu else "1")).split(",")]
     for members, method in product(sizes, ("dbk-silu", "dbk-rbf")):
         ours = Ours(bench, method, members=members, precision="tf32" if gpu else "float32", compiled=gpu)
         work = ours.pure()

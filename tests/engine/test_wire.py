@@ -15,7 +15,8 @@ from deepbasis.engine.members import Member
 from deepbasis.errors import CheckpointMismatchError, InputError, WorkerError
 from deepbasis.fitting.budget import Room, Sizes
 from deepbasis.fitting.start import Line
-from deepbasis.fitting.train import Runner as Runner  # it lets lines travel
+from deepbasis.fitting.streams import StreamData as StreamData  # lets what it surveys travel
+from deepbasis.fitting.train import Runner as Runner  # lets lines travel
 from deepbasis.tables.columns import Column
 from deepbasis.tables.survey import HeldRows, TableStatistics
 

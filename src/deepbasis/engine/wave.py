@@ -86,8 +86,8 @@ class Wave:
         """Compile and capture what can be; otherwise continue without, and log one line."""
         if self.fused is not None:
             self._compile_kernels()
-        if self.settings.compile and self.validation.terms is None:
-            self._compile(steps=self.fused is None)
+        if self.settings.compile and self.fused is None:
+            self._compile()
         if isinstance(self.steps, ExactSteps):
             self.steps.solve()
         if self.device.type == "cuda" and self.settings.cuda_graph:
@@ -144,18 +144,17 @@ class Wave:
 
     # ---- compilation, capture and precision --------------------------------------------------------------------
 
-    def _compile(self, *, steps: bool) -> None:
-        """The validation, and the steps if no kernels take them."""
+    def _compile(self) -> None:
+        """The steps and the validation. Where kernels take the steps, to compile the rest would not pay."""
         if isinstance(self.steps, ExactSteps):
             log.warning("exact training is not compiled: continuing eagerly")
             return
         try:
             score = compiled(self.validation.score, self.device)
-            if steps:
-                loss = compiled(self.steps.loss, self.device)
-                with self.training_precision():
-                    self._rewind()
-                    loss().backward()
+            loss = compiled(self.steps.loss, self.device)
+            with self.training_precision():
+                self._rewind()
+                loss().backward()
             with torch.no_grad():
                 score(self.validation.chunks[0])
         except Exception as error:
@@ -166,8 +165,6 @@ class Wave:
         finally:
             self.descent.zero_grad()
         self.validation.compiled = score
-        if not steps:
-            return
         self.steps.compiled = loss
         if self.device.type == "cuda":
             self.descent.compile()  # on a CPU the fused step is as fast
