@@ -12,7 +12,9 @@ from deepbasis.errors import InputError
 from deepbasis.progress import EpochReport
 
 
-@pytest.mark.parametrize("changes", [{}, {"optimiser": "muon", "average": 0.9, "batch_size": 30}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"optimiser": "muon", "average": 0.9, "batch_size": 30}, {"objective": "mml"}], ids=str
+)
 def test_results_do_not_depend_on_the_number_of_threads(lab, changes):
     before = torch.get_num_threads()
     settings, members = lab.settings(epochs=5, **changes), lab.members(5)
@@ -64,8 +66,7 @@ def test_a_failure_in_one_thread_is_passed_on():
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize(("changes", "streamed"), [({"objective": "mml"}, False), ({}, True)])
-def test_threads_are_for_mini_batches_of_rows_in_memory(lab, changes, streamed):
-    data = Stream(lambda epoch: iter(()), len(lab.data), lab.data.x.shape[1], "t") if streamed else lab.data
-    with pytest.raises(InputError, match="threads are for mini-batches of rows in memory"):
-        train(lab.build(), lab.members(2), data, lab.validation, lab.settings(**changes), threads=2)
+def test_threads_are_for_rows_in_memory(lab):
+    data = Stream(lambda epoch: iter(()), len(lab.data), lab.data.x.shape[1], "t")
+    with pytest.raises(InputError, match="threads are for rows in memory"):
+        train(lab.build(), lab.members(2), data, lab.validation, lab.settings(), threads=2)

@@ -92,6 +92,7 @@ class MinibatchSteps:
         self.stack, self.source, self.descent = stack, source, descent
         self.alpha, self.beta = (n.new_tensor([getattr(m, name) for m in members]) for name in ("alpha", "beta"))
         self.n, self._objective = n, OBJECTIVES[objective]
+        self._alpha = self.alpha if bool((self.alpha != 0).any()) else None  # then there is no trace term to compute
         self.loss_sum = torch.zeros(len(members), device=n.device, dtype=torch.float64)
         self.compiled: Callable[[], Tensor] | None = None
 
@@ -105,12 +106,12 @@ class MinibatchSteps:
         """The sum over members of their losses on the next batch: its gradient is each one's own."""
         objective = self._objective
 
-        def loss(model: DeepBasisGP, n: Tensor, alpha: Tensor, beta: Tensor, batch: tuple[Any, ...]) -> Tensor:
+        def loss(model: DeepBasisGP, n: Tensor, alpha: Tensor | None, beta: Tensor, batch: tuple[Any, ...]) -> Tensor:
             x, y, weight, whole_weight = batch
             whole = None if whole_weight is None else Whole(whole_weight, distributed.global_max)
-            return objective(model, x, y, n, alpha, beta, weight, whole)
+            return objective(model, x, y, n, 0.0 if alpha is None else alpha, beta, weight, whole)
 
-        own, batch = (self.n, self.alpha, self.beta), tuple(self.source.take())
+        own, batch = (self.n, self._alpha, self.beta), tuple(self.source.take())
         losses = self.stack.map(loss, own, (batch,)) if self.source.shared else self.stack.map(loss, (*own, batch))
         self.loss_sum.add_(losses.detach())
         return losses.sum()

@@ -157,8 +157,8 @@ class _Run:
         self.cut_short: list[WaveState] = []
         if self.threads is not None:
             check_positive_int("threads", self.threads)
-            if self.device.type != "cpu" or isinstance(self.data, Stream) or self.settings.exact:
-                raise InputError("threads are for mini-batches of rows in memory, on a CPU; leave them out")
+            if self.device.type != "cpu" or isinstance(self.data, Stream):
+                raise InputError("threads are for rows in memory, on a CPU; leave them out")
         self._written = self.clock()
         self._epoch_seconds = 0.0
 

@@ -287,5 +287,10 @@ class Fitted:
 
 def is_finite(predicted: Predictive) -> bool:
     if isinstance(predicted, GaussianMixture | Classes):
-        return all(bool(numbers.isfinite().all()) for numbers in (predicted.means, predicted.variances))
-    return bool((predicted.mean.isfinite() & predicted.variance.isfinite()).all())
+        return all(map(_all_finite, (predicted.means, predicted.variances)))
+    return all(map(_all_finite, (predicted.mean, predicted.variance)))
+
+
+def _all_finite(numbers: Tensor) -> bool:
+    """A sum takes a tenth of the time that a look at each does; it may overflow, and then each is looked at."""
+    return bool(numbers.sum().isfinite()) or bool(numbers.isfinite().all())

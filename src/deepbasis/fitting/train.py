@@ -214,7 +214,7 @@ class Runner:
         validation = selecting.seen_by(again)
         build = builder(architecture, self.columns, rows if from_rows or architecture.embedding != "none" else None)
         device = torch.device(self.plan.device)
-        in_threads = self.plan.member_threads and team.alone and not candidate.settings.exact
+        in_threads = self.plan.member_threads and team.alone
         room = self.execution.member_room
         if room is not None and wave_size is None and device.type == "cpu":
             fitting = max(1, room // member_bytes(candidate, self.columns))

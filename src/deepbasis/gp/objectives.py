@@ -87,8 +87,11 @@ def dppgp(
     """
     t = model(x)
     log_density = model.likelihood.log_density(y, t.mean, t.var)
+    fit = weighted_mean(log_density, weight, whole)
+    if isinstance(alpha, int | float) and alpha == 0:
+        return beta / n * t.kl - fit
     regulariser = trace(t.prior_var, weight, whole, through_maximum=through_maximum) / (2.0 * model.noise())
-    return alpha * regulariser + beta / n * t.kl - weighted_mean(log_density, weight, whole)
+    return alpha * regulariser + beta / n * t.kl - fit
 
 
 dppgp_detached = partial(dppgp, through_maximum=False)

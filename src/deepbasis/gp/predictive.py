@@ -221,7 +221,7 @@ class GaussianMixture(Predictive):
         return self.means.gather(0, pick) + self.variances.sqrt().gather(0, pick) * normal
 
     def affine(self, scale: float, shift: float) -> "GaussianMixture":
-        return GaussianMixture(self.means * scale + shift, self.variances * scale**2, self.weights)
+        return GaussianMixture((self.means * scale).add_(shift), self.variances * scale**2, self.weights)
 
     def double(self) -> "GaussianMixture":
         return GaussianMixture(self.means.double(), self.variances.double(), self.weights)
