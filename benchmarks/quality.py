@@ -299,6 +299,8 @@ class Cell:
     device: str
     earlier: bool = False
     """Whether an earlier version of the model has made it."""
+    few: bool = False
+    """Whether it lacks so many folds that the others are not held to its own."""
 
     @property
     def label(self) -> str:
@@ -340,14 +342,17 @@ def cells_of(parts: Iterable[Part], tasks: Iterable[Task]) -> list[Cell]:
 def on_shared_folds(cells: Sequence[Cell]) -> list[Cell]:
     """Without the folds that some model of the data set lacks: splits differ more than models do.
 
-    A model with fewer seeds on one split lacks no fold.
+    A model with fewer seeds on one split lacks no fold. One with less than half of the most folds is on those that it
+    has, and not compared with the others.
     """
     found = []
     for cell in cells:
-        rivals = [other for other in cells if other.task == cell.task]
-        shared = set.intersection(*({fold for fold, _ in other.folds} for other in rivals))
-        if shared:
-            found.append(replace(cell, folds={key: r for key, r in cell.folds.items() if key[0] in shared}))
+        every = [{fold for fold, _ in other.folds} for other in cells if other.task == cell.task]
+        most = max(map(len, every))
+        shared = set.intersection(*(one for one in every if 2 * len(one) >= most))
+        own = {key: record for key, record in cell.folds.items() if key[0] in shared}
+        if own:
+            found.append(replace(cell, folds=own, few=len({fold for fold, _ in own}) < len(shared)))
     return found
 
 
@@ -403,7 +408,7 @@ def average_ranks(cells: Sequence[Cell]) -> tuple[dict[str, dict[str, float]], l
     """model -> metric -> its rank, averaged over the data sets; and the models left out, which lack some of these."""
     from scipy.stats import rankdata
 
-    by_place = {(cell.task.dataset, cell.model): cell for cell in cells}
+    by_place = {(cell.task.dataset, cell.model): cell for cell in cells if not cell.few}
     names = list(dict.fromkeys(cell.task.dataset for cell in cells))
     present = [model for model in MODELS if any(cell.model == model for cell in cells)]
     complete = [model for model in present if all((name, model) in by_place for name in names)]
@@ -441,7 +446,8 @@ interval, width the mean width of that interval. Seconds are those of one fit, o
 include compilation, and up to fifteen models shared it, as peers and tests shared the CPU. Rounds are the epochs, trees
 or stages that the validation rows chose: where they are near the most that a model may use (see below) it was cut
 short. n is the number of fits that the means are over; where models have different splits of a data set, the table is
-about those that all of them have.
+about those that all of them have. A model with fewer than half as many splits as another is an exception: its means are
+over those that it has, and are never in bold.
 """
 
 ABOUT = {
@@ -485,7 +491,7 @@ def _scores(cells: Sequence[Cell]) -> str:
     lines = []
     metrics = [metric for metric in METRICS if any(cell.has(metric) for cell in cells)]
     for cell in cells:
-        rivals = [other for other in cells if other.task == cell.task]
+        rivals = [other for other in cells if other.task == cell.task and not other.few]
         shown = []
         for metric in metrics:
             if not cell.has(metric):
@@ -494,7 +500,10 @@ def _scores(cells: Sequence[Cell]) -> str:
             mean, std = cell.summary(metric)
             digits = 3 if metric in ("coverage_95", "width_95") else 4
             value = number(mean, digits) + ("" if std is None else f" ± {number(std, digits)}")
-            best = metric in LOWER_IS_BETTER and mean == min(o.mean(metric) for o in rivals if o.has(metric))
+            able = (
+                [] if cell.few or metric not in LOWER_IS_BETTER else [o.mean(metric) for o in rivals if o.has(metric)]
+            )
+            best = bool(able) and mean == min(able)
             shown.append(f"**{value}**" if best else value)
         seconds = f"{cell.mean('seconds'):.1f} ({cell.device})"
         lines.append([cell.task.dataset, cell.label, *shown, seconds, cell.rounds(), str(len(cell.folds))])

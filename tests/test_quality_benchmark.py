@@ -349,6 +349,23 @@ def test_splits_that_a_model_lacks_are_in_no_mean_but_in_the_pairs():
     assert quality.on_shared_folds(quality.cells_of(seeds, TASKS))[0].mean("nll") == 3.0
 
 
+def test_a_model_with_few_splits_takes_none_from_the_others_and_is_never_the_best(folder):
+    splits = [1.0, 5.0, 3.0]
+    parts = [fabricate(SAFE, "pol", "deepbasis", splits), fabricate(SAFE, "pol", "catboost", [2.0, 9.0, 4.0])]
+    parts.append(fabricate(SAFE, "pol", "ngboost", [0.0]))
+    cells = quality.on_shared_folds(quality.cells_of(parts, TASKS))
+    assert [(cell.mean("nll"), len(cell.folds), cell.few) for cell in cells] == [
+        (3.0, 3, False),
+        (5.0, 3, False),
+        (0.0, 1, True),
+    ]
+    ranks, left_out = quality.average_ranks(cells)
+    assert left_out == ["ngboost"]
+    assert ranks["deepbasis"]["nll"] == 1.0
+    quality.write(folder, replace(data.FULL, tasks=TASKS), parts)
+    assert "| pol | deepbasis | **3.0000" in (folder.path / "table.md").read_text()
+
+
 def test_the_report_says_what_a_reader_must_know(folder):
     quality.write(folder, replace(data.FULL, tasks=TASKS), PARTS)
     text = (folder.path / "table.md").read_text()
