@@ -152,6 +152,27 @@ def test_a_run_ends_when_all_have_stopped(lab, runs):
     ]
 
 
+def test_a_member_gives_up_when_it_is_far_worse_than_it_was(lab):
+    """And only then: others wait for as long as they are patient. Nothing else changes until it stops."""
+    arguments = (lab.build(), lab.members(6), lab.data, lab.validation)
+    how = {**RESTLESS, "selection": "crps"}
+    free, hasty = train(*arguments, lab.settings(**how)), train(*arguments, lab.settings(**how, give_up=2))
+    stopped = 0
+    for one, other in zip(free, hasty, strict=True):
+        scores, best, stop = one.history["validation"], 0, None
+        for epoch in range(len(scores)):
+            if scores[epoch] < scores[best]:
+                best = epoch
+            elif epoch - best >= 2 and scores[epoch] > 1.2 * scores[best]:
+                stop = epoch + 1
+                break
+        assert (other.best_epoch, other.best_score) == (best + 1, scores[best])
+        assert torch.equal(other.history["validation"], scores[:stop])
+        assert other.status == ("finished" if stop is None else "stopped")
+        stopped += stop is not None
+    assert 0 < stopped, "a member that does not stop shows nothing here"
+
+
 def test_patience_that_is_never_tried_changes_nothing(lab):
     arguments = (lab.build(), lab.members(3), lab.data, lab.validation)
     for a, b in zip(

@@ -121,6 +121,13 @@ def test_an_epoch_is_a_pass_where_it_was_asked_for_or_has_many_steps(changes):
     assert network(100, spec=changes).settings.passes == 1
 
 
+def test_a_network_gives_up_only_by_the_recipe_and_its_crps():
+    settings = network(4_000).settings
+    assert settings.give_up == round(0.15 * settings.epochs) < settings.patience
+    for changes in ({"patience": 7}, {"recipe": "paper"}, {"likelihood": "student"}, {"objective": "mml"}):
+        assert network(4_000, spec=changes).settings.give_up is None, changes
+
+
 @pytest.mark.parametrize("max_steps", [1, 7, 10, 25, 799])
 def test_several_passes_an_epoch_are_never_more_steps_than_asked_for(max_steps):
     settings = network(100, max_steps=max_steps).settings

@@ -26,6 +26,7 @@ Check = Callable[["WaveState", bool], None]
 
 HISTORY = ("train_loss", "validation", "noise")
 """The columns of a history, one row per epoch."""
+_FAR_ABOVE = 1.2  # times the best score: from there none of 24 tables' members came back
 
 
 @dataclass
@@ -211,13 +212,18 @@ def outcome_of(member: Member, state: WaveState) -> Outcome:
     )
 
 
-def status_after(epoch: int, best_epoch: int, loss: float, score: float, patience: int | None) -> str:
+def status_after(
+    epoch: int, best_epoch: int, loss: float, score: float, best_score: float, patience: int | None, give_up: int | None
+) -> str:
     """The state of a member that was active until then."""
     if best_epoch == epoch:
         return ACTIVE
     if not (math.isfinite(loss) and math.isfinite(score)):
         return FAILED
-    return STOPPED if patience is not None and epoch - best_epoch >= patience else ACTIVE
+    waited = epoch - best_epoch
+    too_long = patience is not None and waited >= patience
+    in_vain = give_up is not None and waited >= give_up and score > _FAR_ABOVE * best_score
+    return STOPPED if too_long or in_vain else ACTIVE
 
 
 def _worker_files(path: str | os.PathLike[str]) -> list[str]:

@@ -89,7 +89,8 @@ class Expected:
             better = math.isfinite(score) if self.settings.selection == "last" else score < best_score
             if better and math.isfinite(loss):
                 best_epoch, best_score = epoch, score
-            status = status_after(epoch, best_epoch, loss, score, self.settings.patience)
+            waiting = self.settings.patience, self.settings.give_up
+            status = status_after(epoch, best_epoch, loss, score, best_score, *waiting)
             if status != ACTIVE:
                 return status, epoch, best_epoch, best_score
         return ACTIVE, len(history), best_epoch, best_score

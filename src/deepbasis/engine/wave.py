@@ -123,11 +123,12 @@ class Wave:
             state.tensors["last_epoch"][k] = state.epoch
             if improved:
                 state.tensors["best_score"][k], best_epoch[k] = score, state.epoch
-            status = status_after(state.epoch, int(best_epoch[k]), loss, score, self.settings.patience)
+            so_far, waiting = float(state.tensors["best_score"][k]), (self.settings.patience, self.settings.give_up)
+            status = status_after(state.epoch, int(best_epoch[k]), loss, score, so_far, *waiting)
             if status == FAILED:
                 self._end(k, FAILED, _failure(state.epoch, loss, score, int(info)))
             elif status == STOPPED:
-                self._end(k, STOPPED, f"no better validation score for {self.settings.patience} epochs")
+                self._end(k, STOPPED, f"no better validation score for {state.epoch - int(best_epoch[k])} epochs")
             elif self.settings.optimiser == "lbfgs" and _has_settled(state.tensors["history"][k, :, 0]):
                 self._end(k, STOPPED, "the likelihood no longer grows")
 

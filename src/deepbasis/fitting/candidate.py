@@ -8,6 +8,7 @@ from deepbasis.engine.settings import Settings
 from deepbasis.fitting.kinds import AUTO, CLASSES
 from deepbasis.fitting.plan import WAVES, Architecture, Candidate, Facts
 from deepbasis.fitting.recipe import (
+    GIVE_UP_SHARE,
     HALF,
     RECIPES,
     Networks,
@@ -75,6 +76,12 @@ def candidate(
     if spec.learning_rate != AUTO:
         muon_rate *= float(spec.learning_rate) / rate
         rate = float(spec.learning_rate)
+    selection = recipe.selection
+    if kernel and spec.patience == AUTO:
+        selection = "last"
+    elif spec.likelihood in (INTERVAL, CENSORED, STUDENT, *COUNTS) or facts.classes:
+        selection = "nll"  # the CRPS would be that of a latent number
+    gives_up = spec.patience == AUTO and selection == "crps" and not exact and recipe.patience_share < 1.0
     settings = Settings(
         objective=objective,
         epochs=epochs,
@@ -88,13 +95,9 @@ def candidate(
         weight_decay=networks.weight_decay if spec.weight_decay == AUTO else float(spec.weight_decay),
         schedule=recipe.schedule,
         average=None if exact or recipe.average is None else average_decay(recipe.average, steps),
-        selection="last"
-        if kernel and spec.patience == AUTO
-        else "nll"
-        if spec.likelihood in (INTERVAL, CENSORED, STUDENT, *COUNTS)
-        or facts.classes  # the CRPS would be that of a latent number
-        else recipe.selection,
+        selection=selection,
         patience=max(1, round(recipe.patience_share * epochs)) if spec.patience == AUTO else int(spec.patience),
+        give_up=max(1, round(GIVE_UP_SHARE * epochs)) if gives_up else None,
         precision=spec.dtype,
         compile=on_gpu and steps >= _COMPILE_STEPS if spec.compile == AUTO else bool(spec.compile),
     )

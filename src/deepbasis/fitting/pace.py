@@ -96,10 +96,15 @@ def in_time(
     epochs = min(epochs, round(_MOST * settings.epochs))
     recipe = RECIPES[runner.plan.recipe]
     steps = epochs * settings.passes * -(-len(data) // settings.batch_size)
+
+    def as_long(number: int | None) -> int | None:
+        return None if number is None else max(1, round(number * epochs / settings.epochs))
+
     changed = replace(
         settings,
         epochs=epochs,
-        patience=None if settings.patience is None else max(1, round(settings.patience * epochs / settings.epochs)),
+        patience=as_long(settings.patience),
+        give_up=as_long(settings.give_up),
         average=None if recipe.average is None else average_decay(recipe.average, steps),
     )
     return replace(candidate, settings=changed)
@@ -167,7 +172,7 @@ def _seconds_of_an_epoch(
 
         watching = replace(runner.execution, progress=note, deadline=last)
         quiet = replace(runner, verbose=False, execution=watching)
-        trial = replace(settings, epochs=_TRIAL_EPOCHS, passes=passes, patience=None)
+        trial = replace(settings, epochs=_TRIAL_EPOCHS, passes=passes, patience=None, give_up=None)
         with suppress(UnfinishedError):
             quiet.train(replace(candidate, settings=trial), seeds, few, selecting)
         taken = [end - begin for begin, end in pairwise([*ends, time.monotonic()])]

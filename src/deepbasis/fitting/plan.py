@@ -139,7 +139,9 @@ class Candidate:
     def of_any_length(self) -> Candidate:
         """What it has in common with the same candidate in a race or within a time limit."""
         return replace(
-            self, members=1, settings=replace(self.settings, epochs=1, passes=1, patience=None, average=None)
+            self,
+            members=1,
+            settings=replace(self.settings, epochs=1, passes=1, patience=None, give_up=None, average=None),
         )
 
     @classmethod

@@ -17,6 +17,9 @@ ONE_STACK_ROWS = 400
 ONE_THREAD_PRODUCTS = 2**26
 """Multiplications in a member's largest product, up to which one thread is enough for it: there are other members."""
 
+GIVE_UP_SHARE = 0.15
+"""Of all epochs: after so many without progress a network stops that is far worse than it was. docs/recipe.md."""
+
 TRENDS = ("none", "linear")
 """What a user may ask for as prior mean: a constant, or a straight line."""
 HALF = "half"
