@@ -170,7 +170,7 @@ def test_a_member_gives_up_when_it_is_far_worse_than_it_was(lab):
         assert torch.equal(other.history["validation"], scores[:stop])
         assert other.status == ("finished" if stop is None else "stopped")
         stopped += stop is not None
-    assert 0 < stopped, "a member that does not stop shows nothing here"
+    assert stopped > 0, "a member that does not stop shows nothing here"
 
 
 def test_patience_that_is_never_tried_changes_nothing(lab):
