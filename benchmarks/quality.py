@@ -342,14 +342,14 @@ def cells_of(parts: Iterable[Part], tasks: Iterable[Task]) -> list[Cell]:
 def on_shared_folds(cells: Sequence[Cell]) -> list[Cell]:
     """Without the folds that some model of the data set lacks: splits differ more than models do.
 
-    A model with fewer seeds on one split lacks no fold. One with less than half of the most folds is on those that it
-    has, and not compared with the others.
+    A model with fewer seeds on one split lacks no fold. One with less than half of the folds that `deepbasis` has is on
+    those that it has, and not compared with the others.
     """
     found = []
     for cell in cells:
-        every = [{fold for fold, _ in other.folds} for other in cells if other.task == cell.task]
-        most = max(map(len, every))
-        shared = set.intersection(*(one for one in every if 2 * len(one) >= most))
+        every = {o.model: {fold for fold, _ in o.folds} for o in cells if o.task == cell.task}
+        wanted = every.get(OURS[0], set().union(*every.values()))
+        shared = set.intersection(wanted, *(one for one in every.values() if 2 * len(one & wanted) >= len(wanted)))
         own = {key: record for key, record in cell.folds.items() if key[0] in shared}
         if own:
             found.append(replace(cell, folds=own, few=len({fold for fold, _ in own}) < len(shared)))
@@ -446,8 +446,8 @@ interval, width the mean width of that interval. Seconds are those of one fit, o
 include compilation, and up to fifteen models shared it, as peers and tests shared the CPU. Rounds are the epochs, trees
 or stages that the validation rows chose: where they are near the most that a model may use (see below) it was cut
 short. n is the number of fits that the means are over; where models have different splits of a data set, the table is
-about those that all of them have. A model with fewer than half as many splits as another is an exception: its means are
-over those that it has, and are never in bold.
+about those that all of them have. A model with fewer than half of the splits of `deepbasis` is an exception: its means
+are over those that it has, and are never in bold.
 """
 
 ABOUT = {
