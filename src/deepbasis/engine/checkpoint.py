@@ -26,7 +26,7 @@ Check = Callable[["WaveState", bool], None]
 
 HISTORY = ("train_loss", "validation", "noise")
 """The columns of a history, one row per epoch."""
-_FAR_ABOVE = 1.2  # times the best score: from there none of 24 tables' members came back
+_FAR_ABOVE = 1.2  # times the best score: docs/recipe.md has what comes back from where
 
 
 @dataclass

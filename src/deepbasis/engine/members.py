@@ -82,10 +82,6 @@ class Stack:
             self.buffers = {k: b.to(device) for k, b in buffers.items()}
             self.template.to("meta")  # its own parameters are never used
         self._apply = _Apply(self.template)
-        # To look for parameters with two names at every step would take a twentieth of a small one's time.
-        self._tied = len(list(self.template.parameters())) < len(
-            list(self.template.named_parameters(remove_duplicate=False))
-        )
 
     def stacked(self) -> dict[str, Tensor]:
         """Every parameter with its member axis in front, sharing memory with the leaves."""
@@ -106,7 +102,8 @@ class Stack:
             return tree_map(lambda value: value.unsqueeze(0), out)
 
         def one(state: dict[str, Tensor], mine: Any) -> Any:
-            return functional_call(self._apply, state, (function, *mine, *shared), tie_weights=self._tied)
+            # to look for parameters with two names, which a template has not, would take a thirtieth of a small step
+            return functional_call(self._apply, state, (function, *mine, *shared), tie_weights=False)
 
         state = {f"model.{name}": value for name, value in {**self.leaves, **self.buffers}.items()}
         axes = tree_map(lambda value: None if value is None else 0, per_member)

@@ -54,8 +54,8 @@ class ManyTiling(NamedTuple):
     def chosen(cls, members: int, batch: int, precisions: tuple[str, str], rbf: bool = False) -> "ManyTiling":
         """What was fastest on an H200: `benchmarks/fused.py`, docs/engine.md."""
         slices = 1 if rbf else next((slices for most, slices in _SLICES if members <= most), 1)
-        for rows in (16, 32):
-            if members * ceil(batch / rows) <= _MULTIPROCESSORS and not (rbf and rows < 32):  # one SM each
+        for rows in (32,) if rbf else (16, 32):
+            if members * ceil(batch / rows) <= _MULTIPROCESSORS:  # one SM each
                 return cls(rows=rows, step=rows, stages=4, slices=min(slices, ceil(batch / rows)))
         if precisions[0] == FULL:
             return cls(product_registers=None, slices=slices)
@@ -260,8 +260,7 @@ class Products:
             second, planes.phi, planes.of_v,
             *g.places("norm", "expansion", "posterior", "noise_at", "mean_at", "count"), g.floor,
         )  # fmt: skip
-        of_tiles |= {"EXPECTED": g.expected, "THROUGH": g.through, "CORRECTED": g.corrected}
-        of_tiles |= {"MOST_TILES": power(tiles)}
+        of_tiles |= {"EXPECTED": g.expected, "THROUGH": g.through, "CORRECTED": g.corrected, "MOST_TILES": power(tiles)}
         constants = {**shape, "STEP": min(tiling.step, tiling.rows), "MOST_TILES": power(tiles)}
         constants |= {"num_warps": tiling.product_warps, "num_stages": tiling.stages}
         constants |= {"maxnreg": tiling.product_registers}
