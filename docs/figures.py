@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import NullFormatter
 
 from deepbasis import plots
 
@@ -99,6 +100,10 @@ def front(results: Path) -> object:
             handles.setdefault(label, drawn)
         ax.set(xscale="log", yscale="log")
         ax.set_title(name, fontsize=9)
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter("{x:g}")
         ax.tick_params(labelsize=7, which="both")
         plots.without_frame(ax)
     figure.supxlabel("time of a fit on two cores, relative to ours", fontsize=9)
