@@ -82,8 +82,8 @@ def front(results: Path) -> object:
     handles: dict[str, object] = {}
     for ax, name in zip(panels, names, strict=False):
         ax.set_visible(True)
-        relative, crps = (timed.loc[name, of].drop("ridge") for of in ("relative", "crps_40"))
-        line = timed.loc[(name, "ridge"), "crps_40"]
+        relative, crps = (timed.loc[name, of].drop("ridge", errors="ignore") for of in ("relative", "crps_40"))
+        line = timed.loc[name, "crps_40"].get("ridge", np.inf)
         if line < crps.max():  # else all others are better, and what they differ in would be squeezed
             handles["ridge"] = ax.axhline(line, color=plots.INK, ls=":", lw=1, label="ridge")
         best = np.inf
