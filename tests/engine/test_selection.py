@@ -85,6 +85,7 @@ def test_validation_in_several_chunks(lab, count):
 
 
 RESTLESS = {"epochs": 60, "learning_rate": 0.03}
+MARGIN = 0.005
 
 
 @pytest.fixture(scope="module")
@@ -152,25 +153,29 @@ def test_a_run_ends_when_all_have_stopped(lab, runs):
     ]
 
 
-def test_a_member_gives_up_when_it_is_far_worse_than_it_was(lab):
-    """And only then: others wait for as long as they are patient. Nothing else changes until it stops."""
+def test_a_member_goes_on_while_it_comes_near_its_best(lab):
+    """With a margin it stops when none of its last epochs came near, and nothing else changes until then."""
     arguments = (lab.build(), lab.members(6), lab.data, lab.validation)
     how = {**RESTLESS, "selection": "crps"}
-    free, hasty = train(*arguments, lab.settings(**how)), train(*arguments, lab.settings(**how, give_up=2))
-    stopped = 0
-    for one, other in zip(free, hasty, strict=True):
+    free, strict, tolerant = (
+        train(*arguments, lab.settings(**how, **more))
+        for more in ({}, {"patience": 2}, {"patience": 2, "margin": MARGIN})
+    )
+    lengths = []
+    for one, at_once, other in zip(free, strict, tolerant, strict=True):
         scores, best, stop = one.history["validation"], 0, None
         for epoch in range(len(scores)):
             if scores[epoch] < scores[best]:
                 best = epoch
-            elif epoch - best >= 2 and scores[epoch] > 1.2 * scores[best]:
+            elif epoch - best >= 2 and scores[epoch - 1 : epoch + 1].min() >= scores[best] + MARGIN:
                 stop = epoch + 1
                 break
         assert (other.best_epoch, other.best_score) == (best + 1, scores[best])
         assert torch.equal(other.history["validation"], scores[:stop])
         assert other.status == ("finished" if stop is None else "stopped")
-        stopped += stop is not None
-    assert stopped > 0, "a member that does not stop shows nothing here"
+        lengths.append([len(run.history["validation"]) for run in (at_once, other, one)])
+    assert any(strict < tolerant for strict, tolerant, _ in lengths), "a margin that changes nothing shows nothing"
+    assert any(tolerant < free for _, tolerant, free in lengths), "a member that does not stop shows nothing here"
 
 
 def test_patience_that_is_never_tried_changes_nothing(lab):

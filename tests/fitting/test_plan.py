@@ -105,7 +105,7 @@ def test_in_memory_steps_are_bounded_by_whole_passes():
         (1_025, 512, 3, 800),
         (4_000, 512, 1, 2_700),
         (9_000, 512, 1, 2_700),
-        (10**6, 512, 1, 11_724),
+        (10**6, 512, 1, 9_770),  # five epochs at least
     ],
 )
 def test_batches_and_steps_grow_with_the_table(rows, batch_size, passes, steps):
@@ -121,11 +121,14 @@ def test_an_epoch_is_a_pass_where_it_was_asked_for_or_has_many_steps(changes):
     assert network(100, spec=changes).settings.passes == 1
 
 
-def test_a_network_gives_up_only_by_the_recipe_and_its_crps():
+def test_a_margin_is_for_the_recipe_and_its_crps_alone():
     settings = network(4_000).settings
-    assert settings.give_up == round(0.15 * settings.epochs) < settings.patience
-    for changes in ({"patience": 7}, {"recipe": "paper"}, {"likelihood": "student"}, {"objective": "mml"}):
-        assert network(4_000, spec=changes).settings.give_up is None, changes
+    assert (settings.patience, settings.margin) == (round(0.15 * settings.epochs), 0.02)
+    others = {"patience": 7}, {"epochs": 60}, {"recipe": "paper"}, {"likelihood": "student"}, {"objective": "mml"}
+    for changes in others:
+        assert network(4_000, spec=changes).settings.margin == 0.0, changes
+    waits = network(4_000, spec={"likelihood": "student"}).settings
+    assert waits.patience == round(0.5 * waits.epochs)
 
 
 @pytest.mark.parametrize("max_steps", [1, 7, 10, 25, 799])
@@ -225,8 +228,8 @@ def test_a_network_is_told_columns_and_places_in_waves(columns, rows, changes, e
         (2_001, (2_700, 6_000)),  # no longer small
         (5_000, (2_700, 6_000)),
         (30_000, (8_850, 8_850)),
-        (60_000, (12_000, 12_000)),
-        (10**6, (11_724, 11_724)),
+        (60_000, (9_440, 12_000)),
+        (10**6, (9_770, 11_724)),
         (10**7, (97_660, 97_660)),  # five epochs at least
     ],
 )
@@ -304,9 +307,12 @@ def test_the_average_is_over_a_tenth_of_the_steps():
 @pytest.mark.parametrize("rows", [1_000, 10_000])
 def test_classes_are_overfitted_soon_and_stop_sooner(rows):
     for recipe, shares in (("default", (0.5, 0.15)), ("paper", (1.0, 1.0))):
-        numbers, classes = (network(rows, spec={"recipe": recipe}, classes=count).settings for count in (0, 3))
-        assert [one.patience for one in (numbers, classes)] == [
-            round(share * one.epochs) for share, one in zip(shares, (numbers, classes), strict=True)
+        changes = {"recipe": recipe, "likelihood": "student"}, {"recipe": recipe}
+        student, classes = (
+            network(rows, spec=spec, classes=count).settings for spec, count in zip(changes, (0, 3), strict=True)
+        )
+        assert [one.patience for one in (student, classes)] == [
+            round(share * one.epochs) for share, one in zip(shares, (student, classes), strict=True)
         ]
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from deepbasis import storage
 from deepbasis.engine.members import Build, Member
+from deepbasis.engine.settings import Settings
 from deepbasis.errors import CheckpointMismatchError, FileFormatError, NumericalError
 from deepbasis.gp.model import DeepBasisGP
 
@@ -26,7 +27,7 @@ Check = Callable[["WaveState", bool], None]
 
 HISTORY = ("train_loss", "validation", "noise")
 """The columns of a history, one row per epoch."""
-_FAR_ABOVE = 1.2  # times the best score: docs/recipe.md has what comes back from where
+VALIDATION = HISTORY.index("validation")
 
 
 @dataclass
@@ -213,17 +214,16 @@ def outcome_of(member: Member, state: WaveState) -> Outcome:
 
 
 def status_after(
-    epoch: int, best_epoch: int, loss: float, score: float, best_score: float, patience: int | None, give_up: int | None
+    settings: Settings, epoch: int, best_epoch: int, best_score: float, loss: float, recent: Sequence[float]
 ) -> str:
-    """The state of a member that was active until then."""
+    """The state of a member that was active until then; `recent` are its last validation scores, `settings.patience`
+    of them or fewer."""
     if best_epoch == epoch:
         return ACTIVE
-    if not (math.isfinite(loss) and math.isfinite(score)):
+    if not (math.isfinite(loss) and math.isfinite(recent[-1])):
         return FAILED
-    waited = epoch - best_epoch
-    too_long = patience is not None and waited >= patience
-    in_vain = give_up is not None and waited >= give_up and score > _FAR_ABOVE * best_score
-    return STOPPED if too_long or in_vain else ACTIVE
+    waits = settings.patience is None or epoch - best_epoch < settings.patience
+    return ACTIVE if waits or min(recent) < best_score + settings.margin else STOPPED
 
 
 def _worker_files(path: str | os.PathLike[str]) -> list[str]:

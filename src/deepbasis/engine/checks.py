@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deepbasis.engine.checkpoint import ACTIVE, FINISHED, HISTORY, WaveState, status_after
+from deepbasis.engine.checkpoint import ACTIVE, FINISHED, HISTORY, VALIDATION, WaveState, status_after
 from deepbasis.engine.settings import Settings
 
 LARGEST = 1e12
@@ -89,8 +89,8 @@ class Expected:
             better = math.isfinite(score) if self.settings.selection == "last" else score < best_score
             if better and math.isfinite(loss):
                 best_epoch, best_score = epoch, score
-            waiting = self.settings.patience, self.settings.give_up
-            status = status_after(epoch, best_epoch, loss, score, best_score, *waiting)
+            recent = [row[VALIDATION] for row in history[max(0, epoch - (self.settings.patience or 1)) : epoch]]
+            status = status_after(self.settings, epoch, best_epoch, best_score, loss, recent)
             if status != ACTIVE:
                 return status, epoch, best_epoch, best_score
         return ACTIVE, len(history), best_epoch, best_score

@@ -53,9 +53,10 @@ class Settings:
     """The score that is lowest at the best epoch, on the validation rows: "nll" or "crps"; for a DNN it is the squared
     error. "last" keeps the last epoch, whatever its NLL is."""
     patience: int | None = None
-    """Epochs without a better validation score after which a member stops; None is never."""
-    give_up: int | None = None
-    """The same, of fewer epochs, for a member whose CRPS is by then far above its best; with `selection="crps"`."""
+    """A member stops when none of so many epochs came within `margin` of its best validation score; None is never."""
+    margin: float = 0.0
+    """In units of the score. Where there is little noise it rises and falls until the rate is low; overfitting is what
+    leads further away."""
     precision: str = "float32"
     """"float64", "float32", "tf32" or "bf16". The last two are for training steps only: tf32 for all matrix products
     on a GPU, bf16 for the backbone's. Validation and prediction are always in full float32."""
@@ -103,13 +104,9 @@ class Settings:
             raise InputError(f"passes must be 1 in exact training (mml), where an epoch is a step, got {self.passes!r}")
         if self.warmup_steps != 0:
             check_positive_int("warmup_steps", self.warmup_steps)
-        for name in ("patience", "give_up"):
-            if getattr(self, name) is not None:
-                check_positive_int(name, getattr(self, name))
-        if self.give_up is not None and self.selection != "crps":
-            raise InputError(
-                f"give_up compares scores by their ratio, so selection must be 'crps', got {self.selection!r}"
-            )
+        if self.patience is not None:
+            check_positive_int("patience", self.patience)
+        check_number("margin", self.margin, at_least=0.0)
 
     @property
     def exact(self) -> bool:

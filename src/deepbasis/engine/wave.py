@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from deepbasis.engine.batches import Resident, Rows
-from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, WaveState, status_after, to_cpu
+from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, VALIDATION, WaveState, status_after, to_cpu
 from deepbasis.engine.device import captured, compiled, training_precision
 from deepbasis.engine.distributed import ALONE, Team
 from deepbasis.engine.fused import steps as fused
@@ -123,8 +123,9 @@ class Wave:
             state.tensors["last_epoch"][k] = state.epoch
             if improved:
                 state.tensors["best_score"][k], best_epoch[k] = score, state.epoch
-            so_far, waiting = float(state.tensors["best_score"][k]), (self.settings.patience, self.settings.give_up)
-            status = status_after(state.epoch, int(best_epoch[k]), loss, score, so_far, *waiting)
+            best = int(best_epoch[k]), float(state.tensors["best_score"][k])
+            recent = state.tensors["history"][k, -(self.settings.patience or 1) :, VALIDATION].tolist()
+            status = status_after(self.settings, state.epoch, *best, loss, recent)
             if status == FAILED:
                 self._end(k, FAILED, _failure(state.epoch, loss, score, int(info)))
             elif status == STOPPED:

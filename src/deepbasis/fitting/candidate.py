@@ -8,7 +8,6 @@ from deepbasis.engine.settings import Settings
 from deepbasis.fitting.kinds import AUTO, CLASSES
 from deepbasis.fitting.plan import WAVES, Architecture, Candidate, Facts
 from deepbasis.fitting.recipe import (
-    GIVE_UP_SHARE,
     HALF,
     RECIPES,
     Networks,
@@ -81,7 +80,8 @@ def candidate(
         selection = "last"
     elif spec.likelihood in (INTERVAL, CENSORED, STUDENT, *COUNTS) or facts.classes:
         selection = "nll"  # the CRPS would be that of a latent number
-    gives_up = spec.patience == AUTO and selection == "crps" and not exact and recipe.patience_share < 1.0
+    by_crps = selection == "crps" and not exact and spec.patience == spec.epochs == AUTO
+    patience_share = recipe.short_patience_share if by_crps else recipe.patience_share
     settings = Settings(
         objective=objective,
         epochs=epochs,
@@ -96,8 +96,8 @@ def candidate(
         schedule=recipe.schedule,
         average=None if exact or recipe.average is None else average_decay(recipe.average, steps),
         selection=selection,
-        patience=max(1, round(recipe.patience_share * epochs)) if spec.patience == AUTO else int(spec.patience),
-        give_up=max(1, round(GIVE_UP_SHARE * epochs)) if gives_up else None,
+        patience=max(1, round(patience_share * epochs)) if spec.patience == AUTO else int(spec.patience),
+        margin=recipe.crps_margin if by_crps else 0.0,
         precision=spec.dtype,
         compile=on_gpu and steps >= _COMPILE_STEPS if spec.compile == AUTO else bool(spec.compile),
     )

@@ -93,7 +93,7 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
         spec = replace(spec, likelihood=INTERVAL)
     spec = suited(spec, facts, objective)
     if facts.classes:
-        recipe = replace(recipe, small=recipe.small_classes, patience_share=recipe.class_patience_share)
+        recipe = replace(recipe, small=recipe.small_classes, patience_share=recipe.short_patience_share)
     if facts.censored:
         if spec.likelihood not in (GAUSSIAN, CENSORED) or objective == "mse":
             what = f"likelihood {spec.likelihood!r}" if spec.likelihood != GAUSSIAN else f"objective {objective!r}"

@@ -97,14 +97,10 @@ def in_time(
     recipe = RECIPES[runner.plan.recipe]
     steps = epochs * settings.passes * -(-len(data) // settings.batch_size)
 
-    def as_long(number: int | None) -> int | None:
-        return None if number is None else max(1, round(number * epochs / settings.epochs))
-
     changed = replace(
         settings,
         epochs=epochs,
-        patience=as_long(settings.patience),
-        give_up=as_long(settings.give_up),
+        patience=settings.patience and max(1, round(settings.patience * epochs / settings.epochs)),
         average=None if recipe.average is None else average_decay(recipe.average, steps),
     )
     return replace(candidate, settings=changed)
@@ -172,7 +168,7 @@ def _seconds_of_an_epoch(
 
         watching = replace(runner.execution, progress=note, deadline=last)
         quiet = replace(runner, verbose=False, execution=watching)
-        trial = replace(settings, epochs=_TRIAL_EPOCHS, passes=passes, patience=None, give_up=None)
+        trial = replace(settings, epochs=_TRIAL_EPOCHS, passes=passes, patience=None)
         with suppress(UnfinishedError):
             quiet.train(replace(candidate, settings=trial), seeds, few, selecting)
         taken = [end - begin for begin, end in pairwise([*ends, time.monotonic()])]

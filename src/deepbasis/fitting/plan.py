@@ -141,7 +141,7 @@ class Candidate:
         return replace(
             self,
             members=1,
-            settings=replace(self.settings, epochs=1, passes=1, patience=None, give_up=None, average=None),
+            settings=replace(self.settings, epochs=1, passes=1, patience=None, average=None),
         )
 
     @classmethod

@@ -17,9 +17,6 @@ ONE_STACK_ROWS = 400
 ONE_THREAD_PRODUCTS = 2**26
 """Multiplications in a member's largest product, up to which one thread is enough for it: there are other members."""
 
-GIVE_UP_SHARE = 0.15
-"""Of all epochs: after so many without progress a network stops that is far worse than it was. docs/recipe.md."""
-
 TRENDS = ("none", "linear")
 """What a user may ask for as prior mean: a constant, or a straight line."""
 HALF = "half"
@@ -112,9 +109,11 @@ class Recipe:
     stream_epochs: int
     """The fewest pieces that streamed training is cut into, with a validation and a checkpoint after each."""
     patience_share: float
-    """Epochs without improvement after which a member stops, as a share of all epochs."""
-    class_patience_share: float
-    """The same for classes, which networks soon begin to overfit."""
+    """Epochs without a better log score after which a member stops, as a share of all epochs."""
+    short_patience_share: float
+    """The same for classes, which networks soon begin to overfit; and where the CRPS selects, with the margin below."""
+    crps_margin: float
+    """In standard deviations of the target. Only an epoch whose CRPS is worse by more than this counts there."""
     copies_limit: float | None
     """Copies of an input among the validation rows count as at most this many average inputs."""
     calibrate: bool
@@ -180,9 +179,9 @@ _LARGE = Networks(
     weight_decay=1e-2,
     epochs=150,
     fewest_steps=2_700,
-    most_steps=12_000,
+    most_steps=9_500,
 )
-_LARGE_ON_GPU = replace(_LARGE, inner_factor=2, rank=64, fewest_steps=6_000)
+_LARGE_ON_GPU = replace(_LARGE, inner_factor=2, rank=64, fewest_steps=6_000, most_steps=12_000)
 _LARGE, _LARGE_ON_GPU = (  # where most columns are noise, little may be learnt from each
     replace(one, rival=replace(one, embedding="none", weight_decay=1.0)) for one in (_LARGE, _LARGE_ON_GPU)
 )
@@ -231,7 +230,8 @@ RECIPES: Registry[Recipe] = Registry(
             stream_steps=20_000,
             stream_epochs=20,
             patience_share=0.5,
-            class_patience_share=0.15,
+            short_patience_share=0.15,
+            crps_margin=0.02,
             copies_limit=3.0,
             calibrate=True,
             start_from_data=True,
@@ -271,7 +271,8 @@ RECIPES: Registry[Recipe] = Registry(
             stream_steps=10**9,
             stream_epochs=400,
             patience_share=1.0,
-            class_patience_share=1.0,
+            short_patience_share=1.0,
+            crps_margin=0.0,
             copies_limit=None,
             calibrate=False,
             start_from_data=False,

@@ -68,7 +68,7 @@ class Execution:
 
 HERE = Execution()
 
-FAR_WORSE = 1.25
+FAR_WORSE = 2.0
 """Times the CRPS of the members without a straight line: from there on those with one are left out."""
 
 
