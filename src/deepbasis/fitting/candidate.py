@@ -148,6 +148,8 @@ def _embedding(spec: Spec, recipe: Recipe, networks: Networks, facts: Facts) -> 
         return "none"
     if 2 <= facts.number_columns <= recipe.coordinates and facts.rows > recipe.small_rows:
         return "fourier"
+    if facts.columns == 1 and facts.rows <= recipe.small_rows:  # waves of it would overfit
+        return "none"
     if facts.classes and networks.embedding == WAVES and len(facts.flags) <= networks.embedding_flags:
         facts = replace(facts, columns=facts.columns - len(facts.flags))
     return networks.embedding if facts.columns <= networks.embedding_columns else "none"
