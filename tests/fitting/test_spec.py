@@ -99,7 +99,7 @@ def test_the_helps_name_the_numbers_of_the_default_recipe():
     assert f"auto is {recipe.small_classes.embedding} for classes up to {rows}" in helps("embedding")
     assert f"from {small.rival_rows:,} on a race of {recipe.race_steps} steps" in " ".join(helps("optimiser").split())
     assert small.rival.optimiser == large.optimiser
-    assert f"more than {large.embedding_columns} encoded columns" in helps("embedding")
+    assert f"above {large.embedding_columns} encoded columns" in helps("embedding")
     assert f"up to {large.embedding_flags} of them" in helps("embedding")
     assert (large.weight_decay, large.rival.weight_decay) == (gpu.weight_decay, gpu.rival.weight_decay)
     assert f"auto: {large.weight_decay:g}, or {large.rival.weight_decay:g} where" in helps("weight_decay")

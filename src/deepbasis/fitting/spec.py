@@ -130,10 +130,9 @@ class Arguments:
         one_of(lambda: (AUTO, *EMBEDDINGS)),
         'Embedding of the inputs; auto: periodic-linear, or fourier for maps (two or three number columns). "fourier" '
         'gives the network waves across all columns together, for coordinates; "periodic" gives it waves of each '
-        'column, "periodic-linear" a few combinations of them, and "piecewise-linear" bins of each column. A map has '
-        "no missing values, and more than 2,000 rows. auto is none for classes up to 2,000 rows, for a single "
-        "column up to 2,000 rows, and with more than 128 encoded columns; of classes, columns of 0 and 1 do not count, "
-        "up to 256 of them.",
+        'column, "periodic-linear" a few combinations of them, "piecewise-linear" bins of each column. A map has no '
+        "missing values, and more than 2,000 rows. auto is none for classes up to 2,000 rows, for one column up to as "
+        "many, and above 128 encoded columns; of classes, columns of 0 and 1 do not count, up to 256 of them.",
         MODEL,
     )
     columns: Any = argument(
