@@ -131,6 +131,13 @@ def test_a_margin_is_for_the_recipe_and_its_crps_alone():
     assert waits.patience == round(0.5 * waits.epochs)
 
 
+@pytest.mark.parametrize(("rows", "changes"), [(10**6, {}), (10**6, {"likelihood": "student"}), (4_000, {"epochs": 6})])
+def test_where_there_are_few_epochs_a_bad_one_ends_nothing(rows, changes):
+    settings = network(rows, spec=changes).settings
+    assert settings.epochs < 10
+    assert settings.patience == 5
+
+
 @pytest.mark.parametrize("max_steps", [1, 7, 10, 25, 799])
 def test_several_passes_an_epoch_are_never_more_steps_than_asked_for(max_steps):
     settings = network(100, max_steps=max_steps).settings

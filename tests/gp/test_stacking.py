@@ -22,7 +22,7 @@ from deepbasis.gp.posterior import PointWeights, WeightPosterior
 from support.own import METHODS, OBJECTIVES
 
 MEMBERS, B, D, R, H = 3, 12, 3, 6, 5
-TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-10}  # a factorised kernel; not all processors round alike
+TOLERANCE = {torch.float32: 5e-5, torch.float64: 1e-10}  # a factorised kernel: 3e-5 on some processors
 Parameters = dict[str, Tensor]
 
 PARTS: dict[str, Callable[[], nn.Module]] = {

@@ -8,6 +8,7 @@ from deepbasis.engine.settings import Settings
 from deepbasis.fitting.kinds import AUTO, CLASSES
 from deepbasis.fitting.plan import WAVES, Architecture, Candidate, Facts
 from deepbasis.fitting.recipe import (
+    FEWEST_PATIENCE,
     HALF,
     RECIPES,
     Networks,
@@ -96,7 +97,7 @@ def candidate(
         schedule=recipe.schedule,
         average=None if exact or recipe.average is None else average_decay(recipe.average, steps),
         selection=selection,
-        patience=max(1, round(patience_share * epochs)) if spec.patience == AUTO else int(spec.patience),
+        patience=max(FEWEST_PATIENCE, round(patience_share * epochs)) if spec.patience == AUTO else int(spec.patience),
         margin=recipe.crps_margin if by_crps else 0.0,
         precision=spec.dtype,
         compile=on_gpu and steps >= _COMPILE_STEPS if spec.compile == AUTO else bool(spec.compile),

@@ -21,7 +21,7 @@ from deepbasis.engine.batches import Rows
 from deepbasis.errors import InputError, UnfinishedError
 from deepbasis.fitting.held_out import Fold
 from deepbasis.fitting.plan import Candidate
-from deepbasis.fitting.recipe import RECIPES, average_decay
+from deepbasis.fitting.recipe import FEWEST_PATIENCE, RECIPES, average_decay
 from deepbasis.fitting.train import Execution, Runner, Trained
 from deepbasis.progress import EpochReport
 
@@ -97,10 +97,13 @@ def in_time(
     recipe = RECIPES[runner.plan.recipe]
     steps = epochs * settings.passes * -(-len(data) // settings.batch_size)
 
+    patience = settings.patience
+    if patience is not None:
+        patience = max(min(patience, FEWEST_PATIENCE), round(patience * epochs / settings.epochs))
     changed = replace(
         settings,
         epochs=epochs,
-        patience=settings.patience and max(1, round(settings.patience * epochs / settings.epochs)),
+        patience=patience,
         average=None if recipe.average is None else average_decay(recipe.average, steps),
     )
     return replace(candidate, settings=changed)

@@ -17,6 +17,9 @@ ONE_STACK_ROWS = 400
 ONE_THREAD_PRODUCTS = 2**26
 """Multiplications in a member's largest product, up to which one thread is enough for it: there are other members."""
 
+FEWEST_PATIENCE = 5
+"""Epochs: where there are few, such as the pieces of a stream, a bad one says little."""
+
 TRENDS = ("none", "linear")
 """What a user may ask for as prior mean: a constant, or a straight line."""
 HALF = "half"
