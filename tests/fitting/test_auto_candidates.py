@@ -64,7 +64,7 @@ def test_each_candidate_is_trained_as_planned() -> None:
     deep, shallow, other, line = (candidate.settings for candidate in prepared(model, *easy())[1].candidates)
     assert shallow == other == line
     assert (deep.objective, deep.learning_rate, deep.patience) == ("dppgp", 1e-4, 3)
-    assert (shallow.objective, shallow.learning_rate, shallow.patience) == ("mml", 0.05, 2)
+    assert (shallow.objective, shallow.learning_rate, shallow.patience) == ("mml", 0.05, 5)
     assert (deep.average, shallow.average) == (0.0, None)  # over a tenth of eight steps
     assert deep.precision == shallow.precision == "float64"
     _, watch = watched(model, *easy())
