@@ -39,7 +39,15 @@ def fitting(name: str, file: str, old: str, new: str, *tests: str) -> Mutation:
     return Mutation(name, f"fitting/{file}.py", old, new, tuple(f"fitting/test_{one}.py" for one in tests))
 
 
+def formulas(name: str, file: str, old: str, new: str) -> Mutation:
+    return Mutation(name, f"engine/formulas/{file}.py", old, new, ("engine/test_formulas.py",))
+
+
 MUTATIONS = [
+    formulas("phases that go the other way", "inputs", 'b": -TURN * dangles', 'b": TURN * dangles'),
+    formulas("half of what a norm takes off", "network", "at.along, value=-1.0)", "at.along, value=-0.5)"),
+    formulas("no pull on the diagonal of q(w)", "network", "* self.diagonal - dkl[:, None],", "* self.diagonal,"),
+    formulas("gradients as they lie", "gradients", "gradient[0]).contiguous()", "gradient[0])"),
     Mutation(
         "drawn classes with too little noise",
         "class_effects.py",

@@ -63,7 +63,8 @@ class Settings:
     compile: bool = False
     """torch.compile for the training step."""
     fused: bool = True
-    """On a GPU, a step in a few kernels of our own, where they cover it; `compile` is then not needed."""
+    """On a GPU, a step in a few kernels of our own, where they cover it; `compile` is then not needed. On a CPU, its
+    gradient by formulas of our own."""
     cuda_graph: bool = True
     """On a GPU, the whole step as one CUDA graph."""
     chunk_rows: int = 8192

@@ -95,11 +95,16 @@ class MinibatchSteps:
         self._alpha = self.alpha if bool((self.alpha != 0).any()) else None  # then there is no trace term to compute
         self.loss_sum = torch.zeros(len(members), device=n.device, dtype=torch.float64)
         self.compiled: Callable[[], Tensor] | None = None
+        self.by_formulas: Callable[[Batch], Tensor] | None = None
+        """Losses of a batch, whose gradients are then those of the leaves."""
 
     def step(self) -> None:
-        loss = (self.compiled or self.loss)()
-        self.descent.zero_grad()
-        loss.backward()
+        if self.by_formulas is not None:
+            self.loss_sum.add_(self.by_formulas(self.source.take()))
+        else:
+            loss = (self.compiled or self.loss)()
+            self.descent.zero_grad()
+            loss.backward()
         self.descent.step()
 
     def loss(self) -> Tensor:
@@ -225,7 +230,7 @@ class Validation:
         self.active = torch.ones(members, dtype=torch.bool, device=device)
         self.compiled: Callable[[Batch], Scores] | None = None
         self.terms: Callable[[Tensor], Terms] | None = None
-        """What stacked members say of rows, where kernels do that."""
+        """What stacked members say of rows, where kernels or formulas of our own do that."""
 
     @torch.no_grad()
     def close_epoch(self) -> Tensor:

@@ -11,6 +11,7 @@ from deepbasis.engine.batches import Resident, Rows
 from deepbasis.engine.checkpoint import ACTIVE, FAILED, HISTORY, STOPPED, VALIDATION, WaveState, status_after, to_cpu
 from deepbasis.engine.device import captured, compiled, training_precision
 from deepbasis.engine.distributed import ALONE, Team
+from deepbasis.engine.formulas.gradients import gradients_for
 from deepbasis.engine.fused import steps as fused
 from deepbasis.engine.members import Build, Member, Stack, kernels_compile
 from deepbasis.engine.memory import is_out_of_memory
@@ -75,6 +76,10 @@ class Wave:
         self.validation = Validation(self.steps, validation, settings)
         if self.fused is not None:
             self.validation.terms = self.fused.terms
+        elif isinstance(self.steps, MinibatchSteps):
+            gradients = gradients_for(self.stack, self.source, settings, self.steps.alpha, self.steps.beta / n)
+            if gradients is not None:
+                self.steps.by_formulas, self.validation.terms = gradients.losses, gradients.terms
         self.step: Callable[[], None] = (self.fused or self.steps).step
         self.close: Callable[[], Tensor] = self.validation.close_epoch
         self.steps_this_epoch = 0
