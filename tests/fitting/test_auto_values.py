@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from deepbasis.errors import InputError
+from deepbasis.fitting.candidate import weights_for
 from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.plan import Candidate, Facts
-from deepbasis.fitting.recipe import FLOAT64_ROWS, RECIPES, weights_for
+from deepbasis.fitting.recipe import FLOAT64_ROWS, RECIPES
 from deepbasis.fitting.spec import Spec
 from support.recipes import DEFAULT, recipe
 from support.regressors import close, easy, small

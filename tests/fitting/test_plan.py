@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deepbasis import DeepBasisRegressor, InputError
 from deepbasis.fitting.decide import hold_out, make_plan
 from deepbasis.fitting.plan import Candidate, Facts, Plan
-from deepbasis.fitting.recipe import RECIPES, batch_size_for, epochs_for, stream_epochs_for
+from deepbasis.fitting.recipe import RECIPES, Recipe, batch_size_for, epochs_for, stream_epochs_for
 from deepbasis.fitting.spec import Spec
 from deepbasis.tables.preprocessing import Preprocessor
 from deepbasis.tables.table import Table
@@ -36,6 +36,17 @@ def network(rows: int, **more: Any) -> Candidate:
     return planned(rows, **more).candidates[0]
 
 
+def usual(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool) -> int:
+    """Epochs."""
+    return epochs_for(recipe, recipe.networks(rows, exact, on_gpu), rows, batch_size, exact)
+
+
+def streamed(rows, batch_size, on_gpu, passes, max_steps, exact=False, recipe=DEFAULT):
+    """Epochs, and rows of an epoch."""
+    here = usual(recipe, rows, batch_size, exact, on_gpu)
+    return stream_epochs_for(recipe, rows, batch_size, exact, here, passes, max_steps)
+
+
 @given(
     rows=st.integers(2, 10**12),
     batch_size=st.integers(1, 10**5),
@@ -46,7 +57,7 @@ def network(rows: int, **more: Any) -> Candidate:
 )
 @settings(max_examples=300, deadline=None)
 def test_steps_are_bounded_and_an_epoch_is_a_pass_at_most(rows, batch_size, passes, max_steps, recipe, on_gpu):
-    epochs, epoch_rows = stream_epochs_for(RECIPES[recipe], rows, batch_size, False, on_gpu, passes, max_steps)
+    epochs, epoch_rows = streamed(rows, batch_size, on_gpu, passes, max_steps, recipe=RECIPES[recipe])
     steps = epochs * -(-epoch_rows // batch_size)
     a_pass = -(-rows // batch_size)
     assert epochs >= 1
@@ -60,11 +71,11 @@ def test_steps_are_bounded_and_an_epoch_is_a_pass_at_most(rows, batch_size, pass
 
 
 def test_fifty_million_rows_are_trained_on_for_a_bounded_number_of_steps_and_validated_often():
-    epochs, epoch_rows = stream_epochs_for(DEFAULT, 50_000_000, 512, False, False, None, None)
+    epochs, epoch_rows = streamed(50_000_000, 512, False, None, None)
     assert (epochs, epoch_rows) == (20, 1_000 * 512)
-    epochs, epoch_rows = stream_epochs_for(DEFAULT, 50_000_000, 512, False, False, None, 300)
+    epochs, epoch_rows = streamed(50_000_000, 512, False, None, 300)
     assert (epochs, epoch_rows) == (6, 50 * 512)
-    epochs, epoch_rows = stream_epochs_for(DEFAULT, 50_000_000, 512, False, False, 2, None)
+    epochs, epoch_rows = streamed(50_000_000, 512, False, 2, None)
     assert epochs * epoch_rows == pytest.approx(100_000_000, rel=0.01)
 
 
@@ -82,9 +93,9 @@ def test_a_small_table_takes_the_steps_that_it_takes_in_memory(rows):
 
 
 def test_an_exact_step_is_a_pass():
-    assert stream_epochs_for(DEFAULT, 10**6, 512, True, False, None, None) == (DEFAULT.exact_steps, 10**6)
-    assert stream_epochs_for(DEFAULT, 10**6, 512, True, False, 7, None) == (7, 10**6)
-    assert stream_epochs_for(DEFAULT, 10**6, 512, True, False, None, 5) == (5, 10**6)
+    assert streamed(10**6, 512, False, None, None, exact=True) == (DEFAULT.exact_steps, 10**6)
+    assert streamed(10**6, 512, False, 7, None, exact=True) == (7, 10**6)
+    assert streamed(10**6, 512, False, None, 5, exact=True) == (5, 10**6)
 
 
 def test_in_memory_steps_are_bounded_by_whole_passes():
@@ -244,7 +255,7 @@ def test_a_network_is_told_columns_and_places_in_waves(columns, rows, changes, e
 def test_a_gpu_takes_other_steps_where_the_table_is_not_small(rows, steps):
     batch_size = batch_size_for(DEFAULT, rows)
     a_pass = -(-rows // batch_size)
-    found = [epochs_for(DEFAULT, rows, batch_size, False, on_gpu) * a_pass for on_gpu in (False, True)]
+    found = [usual(DEFAULT, rows, batch_size, False, on_gpu) * a_pass for on_gpu in (False, True)]
     assert found == pytest.approx(list(steps), rel=0.01)
 
 
@@ -252,17 +263,17 @@ def test_a_gpu_makes_no_difference_otherwise():
     """To the paper's recipe, to exact training, and to what a user asks for."""
     for rows in (500, 5_000, 10**5):
         batch_size = batch_size_for(PAPER, rows)
-        assert epochs_for(PAPER, rows, batch_size, False, True) == epochs_for(PAPER, rows, batch_size, False, False)
-        assert epochs_for(DEFAULT, rows, 512, True, True) == DEFAULT.exact_steps
+        assert usual(PAPER, rows, batch_size, False, True) == usual(PAPER, rows, batch_size, False, False)
+        assert usual(DEFAULT, rows, 512, True, True) == DEFAULT.exact_steps
     for passes, max_steps in ((3, None), (None, 700), (3, 700)):
-        plans = [stream_epochs_for(DEFAULT, 20_000, 512, False, gpu, passes, max_steps) for gpu in (False, True)]
+        plans = [streamed(20_000, 512, gpu, passes, max_steps) for gpu in (False, True)]
         assert plans[0] == plans[1]
 
 
 def test_a_stream_on_a_gpu_takes_the_steps_of_a_table_in_memory():
-    epochs, rows = stream_epochs_for(DEFAULT, 10_000, 512, False, True, None, None)
+    epochs, rows = streamed(10_000, 512, True, None, None)
     assert epochs * -(-rows // 512) == pytest.approx(6_000, rel=0.01)
-    epochs, rows = stream_epochs_for(DEFAULT, 10_000, 512, False, False, None, None)
+    epochs, rows = streamed(10_000, 512, False, None, None)
     assert epochs * -(-rows // 512) == pytest.approx(3_000, rel=0.01)
 
 

@@ -61,6 +61,29 @@ def test_more_time_is_more_epochs_up_to_four_times_as_many(seconds: float) -> No
     assert replace(found, settings=network.settings) == network
 
 
+@pytest.mark.parametrize("rows", [200, 2_300])  # by turns, each member holds out a quarter; and all the same rows
+def test_where_time_is_left_twice_as_many_members_predict(rows: int) -> None:
+    X, y = table(rows)
+    changes = {"method": "dbk-silu", "epochs": 3, "batch_size": 500, "time_limit": 1e3}
+    fits = [regressor(**changes, **more).fit(X, y).fitted_ for more in ({}, {"members": 4}, {"members": 3})]
+    assert [len(fitted.models) for fitted in fits] == [8, 4, 3]
+    assert len({model.noise().item() for model in fits[0].models}) == 8
+    for one, other in zip(fits[0].models, fits[1].models, strict=False):
+        assert one.noise() == other.noise()  # the first are those that there would be alone
+    assert fits[0].validation["crps"] < fits[1].validation["crps"]
+
+
+def test_members_for_which_too_little_time_is_left_are_none() -> None:
+    X, y = table(300)
+    _, plan, data = prepared(regressor(members=2, epochs=40), X, y)
+    fold, network = data.folds(plan)[0], plan.candidates[0]
+    for share, count in ((1.0, 4), (1e-3, 2)):  # of 300 seconds
+        runner = Runner(plan, 3, Execution(deadline=time.monotonic() + 300.0))
+        found = trained_in_time(runner, network, [1, 2], fold.data, fold.selecting, share, spare=[3, 4])
+        assert found is not None
+        assert len(found.models) == count
+
+
 def test_members_that_are_trained_one_pair_after_another_share_the_time() -> None:
     """One thread trains two members at a time: eight of them take four times as long as two."""
     X, y = table(600)

@@ -17,7 +17,6 @@ from deepbasis.fitting.recipe import (
     batch_size_for,
     epochs_for,
     stream_epochs_for,
-    weights_for,
 )
 from deepbasis.fitting.spec import CENSORED, COUNTS, EXACT, GAUSSIAN, INPUT_NOISE, INTERVAL, OUTPUTS, STUDENT, Spec
 from deepbasis.gp.expansion import JITTER
@@ -32,6 +31,10 @@ _COMPILE_STEPS = 50_000  # from here on compiling pays on a GPU
 
 def method_of(spec: Spec) -> str:
     return NETWORK if spec.method == AUTO else spec.method
+
+
+def members_of(spec: Spec) -> int:
+    return RECIPES[spec.recipe].members if spec.members == AUTO else int(spec.members)
 
 
 def candidate(
@@ -58,11 +61,12 @@ def candidate(
     passes, epoch_rows = 1, facts.rows
     wanted = None if spec.epochs == AUTO else int(spec.epochs)
     steps_a_pass = 1 if exact else -(-facts.rows // batch_size)
+    usual = epochs_for(recipe, networks, facts.rows, batch_size, exact)
     if facts.streamed:
-        epochs, epoch_rows = stream_epochs_for(recipe, facts.rows, batch_size, exact, on_gpu, wanted, max_steps)
+        epochs, epoch_rows = stream_epochs_for(recipe, facts.rows, batch_size, exact, usual, wanted, max_steps)
         steps = epochs * (1 if exact else -(-epoch_rows // batch_size))
     else:
-        epochs = wanted or epochs_for(recipe, facts.rows, batch_size, exact, on_gpu)
+        epochs = wanted or usual
         if max_steps is not None:
             epochs = min(epochs, max(1, max_steps // steps_a_pass))
         if wanted is None and spec.patience == AUTO and not exact:
@@ -121,12 +125,25 @@ def candidate(
     return Candidate(
         architecture=architecture,
         settings=settings,
-        members=spec.members,
+        members=members_of(spec),
         weights=weights_for(networks, objective, *(None if w == AUTO else float(w) for w in (spec.alpha, spec.beta))),
         calibrate=recipe.calibrate and spec.likelihood in (GAUSSIAN, CLASSES, OUTPUTS, INPUT_NOISE)
         if spec.calibrate == AUTO
         else bool(spec.calibrate),
     ), epoch_rows
+
+
+def weights_for(
+    networks: Networks, objective: str, alpha: float | None, beta: float | None
+) -> tuple[tuple[float, float], ...]:
+    """Every (alpha, beta) to try: the user's, or the recipe's, or 0 where the objective has no such term."""
+    alphas = networks.alphas if alpha is None else (alpha,)
+    betas = networks.betas if beta is None else (beta,)
+    if not objective.startswith("dppgp"):
+        alphas = (0.0,)
+    if not objective.startswith(("dppgp", "ppgp")):
+        betas = (1.0,) if objective == "elbo" else (0.0,)
+    return tuple((a, b) for a in alphas for b in betas)
 
 
 def rank_of(spec: Spec, recipe: Recipe, facts: Facts, networks: Networks | None = None) -> int:
@@ -161,7 +178,11 @@ def needs_line(spec: Spec, rows: int) -> bool:
     recipe = RECIPES[spec.recipe]
     is_network = METHODS[method_of(spec)].backbone == "resnet"
     return (
-        spec.trend == AUTO and recipe.trend_left > 0.0 and rows > recipe.small_rows and spec.members > 1 and is_network
+        spec.trend == AUTO
+        and recipe.trend_left > 0.0
+        and rows > recipe.small_rows
+        and members_of(spec) > 1
+        and is_network
     )
 
 

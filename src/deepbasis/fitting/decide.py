@@ -10,7 +10,7 @@ from typing import Any
 from deepbasis.engine import device as devices
 from deepbasis.engine.settings import Settings
 from deepbasis.errors import InputError
-from deepbasis.fitting.candidate import candidate, method_of, rank_of
+from deepbasis.fitting.candidate import candidate, members_of, method_of, rank_of
 from deepbasis.fitting.kinds import AUTO, CLASSES, PROMISING
 from deepbasis.fitting.plan import Candidate, Facts, HoldOut, Plan, Widening
 from deepbasis.fitting.recipe import (
@@ -60,7 +60,7 @@ def hold_out(spec: Spec, rows: int) -> HoldOut:
     """
     recipe = RECIPES[spec.recipe]
     is_network = METHODS[method_of(spec)].backbone == "resnet"
-    by_turns = spec.validation_fraction == AUTO and spec.members > 1 and rows <= recipe.small_rows and is_network
+    by_turns = spec.validation_fraction == AUTO and members_of(spec) > 1 and rows <= recipe.small_rows and is_network
     fraction = _HELD_OUT if spec.validation_fraction == AUTO else float(spec.validation_fraction)
     return HoldOut(recipe.folds if by_turns else 1, fraction)
 

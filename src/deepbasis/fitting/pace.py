@@ -1,4 +1,4 @@
-"""A fit within a time limit: as many steps as there is time for, by the speed of a few.
+"""A fit within a time limit: as many steps as there is time for, by the speed of a few, and then more members.
 
 Without a limit nothing here is done, and nothing depends on the clock.
 """
@@ -18,7 +18,7 @@ import torch
 
 from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
-from deepbasis.errors import InputError, UnfinishedError
+from deepbasis.errors import InputError, NumericalError, UnfinishedError
 from deepbasis.fitting.held_out import Fold
 from deepbasis.fitting.plan import Candidate
 from deepbasis.fitting.recipe import FEWEST_PATIENCE, RECIPES, average_decay
@@ -54,10 +54,12 @@ def trained_in_time(
     selecting: Rows,
     share: float = 1.0,
     checkpoint: str | PathLike[str] | None = None,
+    spare: Sequence[int] = (),
 ) -> Trained | None:
     """Trained in full, or for as long as this share of what is left of a time limit lets it.
 
-    None: a kernel that there is too little time for.
+    If time is left then, members of the spare seeds join those of the others. None: a kernel that there is too little
+    time for.
     """
     if runner.execution.deadline is None:
         return runner.train(candidate, seeds, data, selecting, checkpoint)
@@ -65,13 +67,37 @@ def trained_in_time(
     own = replace(runner, execution=runner.execution.share_of(1.0 / (_KEPT * share if is_search else share)))
     if not is_search:
         planned = in_time(own, candidate, seeds, data, selecting)
-        return None if planned is None else replace(own.train(planned, seeds, data, selecting), candidate=candidate)
+        if planned is None:
+            return None
+        begun = time.monotonic()
+        found = own.train(planned, seeds, data, selecting)
+        if spare:
+            found = _with_more(own, found, spare, data, selecting, time.monotonic() - begun)
+        return replace(found, candidate=candidate)
     try:  # L-BFGS has no schedule: it can end at any time
         return own.train(candidate, seeds, data, selecting)
     except UnfinishedError:
         if runner.execution.team.agree(own.execution.out_of_time):
             return None
         raise
+
+
+def _with_more(
+    runner: Runner, found: Trained, spare: Sequence[int], data: Rows, selecting: Rows, taken: float
+) -> Trained:
+    """Members of the spare seeds beside the others, if there is time to train them in full: those took `taken`."""
+    left = _KEPT * ((runner.execution.deadline or math.inf) - time.monotonic())
+    if found.interrupted or not runner.execution.team.broadcast_object(taken <= left):
+        return found
+    best = found.outcomes[0].member
+    again = replace(found.candidate, weights=((best.alpha, best.beta),))
+    with suppress(NumericalError, UnfinishedError):
+        more = runner.train(again, spare, data, selecting)
+        if more.interrupted:
+            return replace(found, interrupted=True)
+        if not runner.execution.team.agree(not more.complete):
+            return found.beside(more)
+    return found
 
 
 def in_time(

@@ -119,6 +119,7 @@ class Recipe:
     """In standard deviations of the target. Only an epoch whose CRPS is worse by more than this counts there."""
     copies_limit: float | None
     """Copies of an input among the validation rows count as at most this many average inputs."""
+    members: int
     calibrate: bool
     """Whether the validation rows also give a mixture of scales of the predictive variance."""
     start_from_data: bool
@@ -236,6 +237,7 @@ RECIPES: Registry[Recipe] = Registry(
             short_patience_share=0.15,
             crps_margin=0.02,
             copies_limit=3.0,
+            members=4,
             calibrate=True,
             start_from_data=True,
             small_rows=2_000,
@@ -277,6 +279,7 @@ RECIPES: Registry[Recipe] = Registry(
             short_patience_share=1.0,
             crps_margin=0.0,
             copies_limit=None,
+            members=4,
             calibrate=False,
             start_from_data=False,
             small_rows=0,
@@ -308,25 +311,25 @@ def batch_size_for(recipe: Recipe, rows: int) -> int:
     return rows if rows <= recipe.full_batch_rows else recipe.batch_size
 
 
-def epochs_for(recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool) -> int:
+def epochs_for(recipe: Recipe, networks: Networks, rows: int, batch_size: int, exact: bool) -> int:
     if exact:
         return recipe.exact_steps
-    networks, steps_an_epoch = recipe.networks(rows, exact, on_gpu), -(-rows // batch_size)
+    steps_an_epoch = -(-rows // batch_size)
     steps = min(max(networks.epochs * steps_an_epoch, networks.fewest_steps), networks.most_steps)
     return max(recipe.fewest_epochs, steps // steps_an_epoch)
 
 
 def stream_epochs_for(
-    recipe: Recipe, rows: int, batch_size: int, exact: bool, on_gpu: bool, passes: int | None, max_steps: int | None
+    recipe: Recipe, rows: int, batch_size: int, exact: bool, usual: int, passes: int | None, max_steps: int | None
 ) -> tuple[int, int]:
     """(epochs, rows of an epoch) of a streamed training: an epoch is part of a pass if a pass is long.
 
-    `passes` over the rows and `max_steps` are what a user asked for, at most.
+    `usual` are the epochs in memory; `passes` over the rows and `max_steps` are what a user asked for, at most.
     """
     if exact:  # a step is a pass
-        return min(passes or recipe.exact_steps, max_steps or recipe.exact_steps), rows
+        return min(passes or usual, max_steps or usual), rows
     steps_a_pass = -(-rows // batch_size)
-    steps = (passes or epochs_for(recipe, rows, batch_size, False, on_gpu)) * steps_a_pass
+    steps = (passes or usual) * steps_a_pass
     if max_steps is not None:
         steps = min(steps, max_steps) if passes is not None else max_steps
     elif passes is None:
@@ -335,16 +338,3 @@ def stream_epochs_for(
     epochs = max(1, steps // min(steps_a_pass, between))
     steps_an_epoch = min(steps_a_pass, steps // epochs)
     return epochs, rows if steps_an_epoch == steps_a_pass else steps_an_epoch * batch_size
-
-
-def weights_for(
-    networks: Networks, objective: str, alpha: float | None, beta: float | None
-) -> tuple[tuple[float, float], ...]:
-    """Every (alpha, beta) to try: the user's, or the recipe's, or 0 where the objective has no such term."""
-    alphas = networks.alphas if alpha is None else (alpha,)
-    betas = networks.betas if beta is None else (beta,)
-    if not objective.startswith("dppgp"):
-        alphas = (0.0,)
-    if not objective.startswith(("dppgp", "ppgp")):
-        betas = (1.0,) if objective == "elbo" else (0.0,)
-    return tuple((a, b) for a in alphas for b in betas)

@@ -23,6 +23,7 @@ from deepbasis.fitting.diagnosis import diagnose
 from deepbasis.fitting.distance import AS_GOOD, FEWEST_ROWS, KERNEL_ROWS, Distance, Kernel
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.held_out import Fold, baseline, class_shares, join_rows, limit_copies, scores_and_doubt
+from deepbasis.fitting.kinds import AUTO
 from deepbasis.fitting.novelty import Novelty
 from deepbasis.fitting.pace import before_scoring, has_time_to_race, share_of_networks, trained_in_time, trainings_of
 from deepbasis.fitting.plan import Plan
@@ -192,14 +193,17 @@ def _train_networks(
     A fold whose members fail is left out and the others are kept.
     """
     candidate = runner.plan.candidates[0]
-    seeds = draw_seeds(spec.random_state, candidate.members)
+    count = candidate.members
+    limited = spec.members == AUTO and runner.execution.deadline is not None
+    drawn = draw_seeds(spec.random_state, 2 * count if limited else count)
+    seeds, spare = drawn[:count], drawn[count:]
     racing = has_time_to_race(runner, seeds[0], folds[0])
     winner, found = race(runner, seeds[0], folds[0]) if racing else (candidate, None)
     several = len(folds) > 1
     rows = data.by_turns(folds, len(seeds)) if several else (folds[0].data, folds[0].selecting)
     if found is None:
         share = share_of_networks(runner, seeds[0], folds)
-        found = trained_in_time(runner, winner, seeds, *rows, share, runner.execution.checkpoint)
+        found = trained_in_time(runner, winner, seeds, *rows, share, runner.execution.checkpoint, spare)
         found = found or runner.train(winner, seeds, *rows)
         found = found if several else found.without_misled()
     found = _or_another(runner, found, seeds, *rows)

@@ -169,8 +169,8 @@ class Arguments:
     beta: float | str = argument(
         AUTO, real(auto=True, at_least=0.0), "Weight of the KL regulariser; auto: the recipe's. As for `alpha`.", MODEL
     )
-    members: int = argument(
-        4, whole(), "Number of models in the ensemble. It predicts with their equal mixture.", MODEL
+    members: int | str = argument(
+        AUTO, whole(auto=True), "Models that predict as an equal mixture; auto: 4, or 8 if a time limit allows.", MODEL
     )
     epochs: int | str = argument(AUTO, whole(auto=True), "Passes over the rows, at most, of every candidate.", TRAINING)
     batch_size: int | str = argument(AUTO, whole(auto=True), "Rows per training step.", TRAINING)

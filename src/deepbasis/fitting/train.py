@@ -100,6 +100,20 @@ class Trained:
         """The members that hold out a fold, where they hold out so many in turn."""
         return self._some([k for k, place in enumerate(self.places) if place % folds == fold])
 
+    def beside(self, others: Trained) -> Trained:
+        """With members of the same candidate, which hold out the same rows in the same order."""
+        return replace(
+            self,
+            outcomes=(*self.outcomes, *others.outcomes),
+            places=(*self.places, *others.places),
+            models=(*self.models, *others.models),
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing cut its training short, not even a deadline."""
+        return all(outcome.status != INTERRUPTED for outcome in self.outcomes)
+
     def without_misled(self) -> Trained:
         """Without the members that have a straight line for their prior mean, if it has made them far worse.
 
