@@ -19,6 +19,7 @@ from deepbasis.fitting.fitted import KIND
 from deepbasis.fitting.plan import Architecture
 from deepbasis.fitting.slopes import Slopes
 from deepbasis.gp.predictive import GaussianMixture
+from support.recipes import recipe
 from support.regressors import easy, mixed, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -281,7 +282,8 @@ def test_a_gap_and_a_trend() -> None:
     x = rng.uniform(-3, 3, 2_600)
     x = np.where(np.abs(x) < 1, np.sign(x) + 2 * x, x)
     y = np.sin(2 * x) + 0.1 * rng.normal(size=len(x))
-    settings = {"members": 2, "epochs": 60, "random_state": 0, "distance": "widen"}
+    networks = recipe("no kernels", kernel_rows=0)  # here one would predict alone
+    settings = {"members": 2, "epochs": 60, "random_state": 0, "distance": "widen", "recipe": networks}
     model = DeepBasisRegressor(**settings).fit(pd.DataFrame({"x": x}), y)
     assert model.fitted_.distance.kernel is not None
     assert model.fitted_.distance.slopes is not None

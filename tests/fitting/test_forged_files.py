@@ -203,6 +203,10 @@ WRONG: dict[str, Callable[[Metadata], None]] = {
         for value in (7, None, "no")
     },
     **{
+        f"candidate learns_from={value!r}": put("plan", "candidates", 0, "learns_from", value=value)
+        for value in ("no", 0.5, True)
+    },
+    **{
         f"plan {name}={value!r}": put("plan", name, value=value)
         for name, value in [
             *(("start_from_data", given) for given in (1, "yes")),

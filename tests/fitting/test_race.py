@@ -30,7 +30,7 @@ def planned(rows: int = 10_000, columns: int = 5, streamed: bool = False, **chan
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_network_with_waves_races_one_with_a_strong_decay(device):
     plan = planned(device=device)
-    first, rival, line = plan.candidates
+    first, rival, *_, line = plan.candidates
     assert plan.networks == [first, rival]
     assert line.architecture.method == "linear"
     assert (first.architecture.embedding, first.settings.weight_decay) == ("periodic-linear", 0.01)
@@ -89,7 +89,7 @@ def model(decay: float, rival_decay: float, **changes: Any) -> DeepBasisRegresso
     """A regressor whose networks race for 20 steps, two epochs, and then train for 160."""
     plain = replace(DEFAULT.large, weight_decay=decay, fewest_steps=165, epochs=1)
     large = replace(plain, rival=replace(plain, embedding="none", weight_decay=rival_decay))
-    steps = {"race_steps": 20, "small_rows": 10, "line_rows": 0, "batch_size": 32}
+    steps = {"race_steps": 20, "small_rows": 10, "kernel_rows": 0, "batch_size": 32}
     short = recipe(f"race {decay} {rival_decay}", large=large, **steps)
     settings = {"members": 2, "width": 8, "blocks": 1, "random_state": 0, "device": "cpu", "validation_fraction": 0.2}
     return DeepBasisRegressor(**{**settings, "recipe": short, "target": "identity", **changes})

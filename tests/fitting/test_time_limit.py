@@ -20,6 +20,7 @@ from deepbasis.fitting.spec import RunOptions, Spec
 from deepbasis.fitting.train import Execution, Runner
 from support.choosing import Workers
 from support.command import COMMAND
+from support.recipes import only
 from support.runs import prepared
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -115,7 +116,7 @@ def test_a_limit_above_what_a_fit_takes_leaves_the_kernels() -> None:
 def test_a_straight_line_of_a_longer_table_has_its_turn() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3_000, 6))
-    model = regressor(time_limit=3.0).fit(X, X.sum(1) + rng.normal(size=3_000))
+    model = regressor(time_limit=3.0, recipe=only("linear")).fit(X, X.sum(1) + rng.normal(size=3_000))
     assert model.method_ == "linear"
 
 

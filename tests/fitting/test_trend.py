@@ -249,7 +249,7 @@ def test_beyond_the_rows_it_goes_on_along_the_line_and_half_of_it_says_that_it_d
     inside = X[:, 0] < 1.0
     beyond = np.array([[4.0, 0.0, 0.0, 0.0, 0.0]])
     fitted = {
-        trend: small(trend=trend, epochs=30, calibrate=False).fit(X[inside], y[inside])
+        trend: small(trend=trend, method="dbk-silu", epochs=30, calibrate=False).fit(X[inside], y[inside])
         for trend in ("none", "linear", "auto")
     }
     assert [model.trend_ for model in fitted.values()] == ["none", "linear", "half"]

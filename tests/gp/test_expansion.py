@@ -33,6 +33,16 @@ def test_rbf_starts_uniform_with_lengthscales_root_h():
     assert float(expansion.log_variance.detach().exp()) == 1.0
 
 
+def test_lengthscales_start_by_how_steep_a_function_is_along_each_column():
+    expansion = RBF(4, 3)
+    expansion.start_as_steep_as(torch.full((4,), 0.7))
+    close(expansion.log_lengthscale.exp(), torch.full((4,), 2.0), 1e-6)  # sqrt(h), as usual
+    expansion.start_as_steep_as(torch.tensor([3.0, 4.0, 0.0, 1e-9]).sqrt())
+    close(expansion.log_lengthscale.exp(), torch.tensor([5 / 3, 5 / 4, 1e3, 1e3]), 1e-5)
+    expansion.start_as_steep_as(torch.zeros(4))  # a constant, which says nothing
+    close(expansion.log_lengthscale.exp(), torch.tensor([5 / 3, 5 / 4, 1e3, 1e3]), 1e-5)
+
+
 def started_at(rows: Tensor, rank: int = 6, seed: int = 3) -> Tensor:
     expansion = RBF(D, rank).to(rows.dtype)
     expansion.start_at(rows, torch.Generator().manual_seed(seed))

@@ -133,7 +133,7 @@ def make_plan(spec: Spec, facts: Facts, max_steps: int | None = None) -> Plan:
         target_because=facts.target_because,
         copies_limit=recipe.copies_limit,
         start_from_data=recipe.start_from_data,
-        candidates=(network, *rivals, *beside, *(_on_all_rows(kernel, facts) for kernel in kernels)),
+        candidates=(network, *rivals, *beside, *(_on_all_rows(kernel, recipe, facts) for kernel in kernels)),
         race_steps=recipe.race_steps if rivals else 0,
         device=str(device),
         threads=1 if small else jobs,
@@ -153,10 +153,15 @@ def _kernel(kernel: Spec, asked: Spec, recipe: Recipe, facts: Facts, on_gpu: boo
     return candidate(replace(kernel, epochs=asked.epochs), recipe, facts, on_gpu, max_steps)[0]
 
 
-def _on_all_rows(kernel: Candidate, facts: Facts) -> Candidate:
-    """Each parameter fits the rows that judge it by about a nat too much in all: where that is little it may."""
+def _on_all_rows(kernel: Candidate, recipe: Recipe, facts: Facts) -> Candidate:
+    """Each parameter fits the rows that judge it by about a nat too much in all: where that is little it may.
+
+    What a kernel learns from some thousand rows is as good as what it would learn from all, in a part of the time.
+    """
     if METHODS[kernel.architecture.method].is_line:
         return replace(kernel, on_all_rows=True, one_by_one=True)
+    if facts.table_rows > recipe.small_rows:
+        return replace(kernel, on_all_rows=True, learns_from=recipe.small_rows)
     parameters = facts.columns + 2  # lengthscales, variance, noise
     return replace(kernel, on_all_rows=True, trained_apart=parameters > _OPTIMISM * facts.table_rows)
 
@@ -185,12 +190,15 @@ def _kernels(spec: Spec, recipe: Recipe, facts: Facts, precision: str) -> list[S
     and calibrated. But not for new groups: its likelihood treats the rows of a group as independent, and its parameters
     have seen all groups.
 
-    A longer table has a straight line to try: where that is all that there is, networks only come close to it.
+    Of a longer table with categories only a straight line is tried: it takes unknown ones for what networks have learnt
+    about them, and an RBF kernel does not.
     """
-    is_small = facts.table_rows <= recipe.small_rows
-    names: Sequence[str] = recipe.shallow_methods if is_small else [LINE] * (facts.table_rows <= recipe.line_rows)
     if spec.likelihood != GAUSSIAN or _asked_for_a_network(spec) or facts.grouped or facts.streamed:
         return []
+    is_small = facts.table_rows <= recipe.small_rows
+    names: Sequence[str] = recipe.shallow_methods if facts.table_rows <= recipe.kernel_rows else ()
+    if facts.flags and not is_small:
+        names = [name for name in names if METHODS[name].is_line]
     changes: dict[str, Any] = {
         **dict.fromkeys(("optimiser", "learning_rate", "epochs", "patience"), AUTO),  # an epoch is one step
         "objective": EXACT,

@@ -22,7 +22,7 @@ from deepbasis.errors import InputError, NumericalError, UnfinishedError
 from deepbasis.fitting.held_out import Fold
 from deepbasis.fitting.plan import Candidate
 from deepbasis.fitting.recipe import FEWEST_PATIENCE, RECIPES, average_decay
-from deepbasis.fitting.train import Execution, Runner, Trained
+from deepbasis.fitting.train import Execution, Runner, Trained, drawn
 from deepbasis.progress import EpochReport
 
 _TRIAL_STEPS = 8
@@ -142,7 +142,8 @@ def share_of_networks(runner: Runner, seed: int, folds: Sequence[Fold]) -> float
         return 0.5 if plan.alternatives else 1.0
     kernel, fold = plan.kernels[0], folds[0]
     with devices.torch_threads(1):
-        an_evaluation = _seconds_of_an_epoch(runner, kernel, [seed], fold.data, fold.selecting)
+        data = drawn(fold.data, kernel.learns_from)
+        an_evaluation = _seconds_of_an_epoch(runner, kernel, [seed], data, fold.selecting)
     evaluations = _USUAL_SEARCH if kernel.settings.optimiser == "lbfgs" else kernel.settings.epochs
     needed = max(1, trainings_of(plan.kernels, len(folds))) * min(evaluations, kernel.settings.epochs) * an_evaluation
     needed += _seconds_after(len(fold.data))  # their calibration, which comes before the kernels

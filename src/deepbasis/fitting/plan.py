@@ -134,6 +134,8 @@ class Candidate:
     """Whether its parameters are those given the others too: they are trained again for each part held out."""
     one_by_one: bool = False
     """Whether each row is predicted given all others, and not given those of other parts. Its parameters are few."""
+    learns_from: int | None = None
+    """Rows that its parameters are learnt from, at most, of those that are not held out; its posterior is given all."""
 
     @property
     def of_any_length(self) -> Candidate:

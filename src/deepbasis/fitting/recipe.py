@@ -125,10 +125,10 @@ class Recipe:
     start_from_data: bool
     """Whether the noise, and the inducing points of a shallow kernel, start from the rows, or as in the paper."""
     small_rows: int
-    """Up to here a table is small: members hold out different rows, and method="auto" also tries shallow kernels. Above
-    it, coordinates become waves, and where the target is a class frequent numbers of a column may have indicators."""
-    line_rows: int
-    """Up to here method="auto" also tries a straight line."""
+    """Up to here a table is small: members hold out different rows, and kernels learn from all. Above it, kernels learn
+    from so many, coordinates become waves, and where the target is a class frequent numbers may have indicators."""
+    kernel_rows: int
+    """Up to here method="auto" also tries shallow kernels, one of which is a straight line."""
     folds: int
     """Parts of a small table, of which a member holds out one."""
     inducing_points: int
@@ -241,7 +241,7 @@ RECIPES: Registry[Recipe] = Registry(
             calibrate=True,
             start_from_data=True,
             small_rows=2_000,
-            line_rows=20_000,
+            kernel_rows=20_000,
             folds=4,
             inducing_points=128,
             shallow_methods=("sv-rbf", "sv-rbf-linear", "linear"),
@@ -283,7 +283,7 @@ RECIPES: Registry[Recipe] = Registry(
             calibrate=False,
             start_from_data=False,
             small_rows=0,
-            line_rows=0,
+            kernel_rows=0,
             folds=1,
             inducing_points=128,
             shallow_methods=(),

@@ -28,9 +28,19 @@ from deepbasis.fitting.novelty import Novelty
 from deepbasis.fitting.pace import before_scoring, has_time_to_race, share_of_networks, trained_in_time, trainings_of
 from deepbasis.fitting.plan import Plan
 from deepbasis.fitting.race import race
+from deepbasis.fitting.slopes import STEEP_ROWS, steepness
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.streams import StreamData
-from deepbasis.fitting.train import HERE, Execution, Runner, Trained, by_folds, draw_seeds, predict_held_out
+from deepbasis.fitting.train import (
+    HERE,
+    Execution,
+    Runner,
+    Trained,
+    by_folds,
+    draw_seeds,
+    drawn,
+    predict_held_out,
+)
 from deepbasis.fitting.update import learned, learned_from_stream, log_likelihoods, promised
 from deepbasis.gp import metrics
 from deepbasis.gp.outputs import Outputs
@@ -250,12 +260,16 @@ def _try_kernels(
         seed = draw_seeds(seed, networks.candidate.members)[0]
     fitted: list[tuple[float, Trained]] = []
     kernels, interrupted = runner.plan.kernels, False
+    slopes = steepness(networks.models, drawn(folds[0].data, STEEP_ROWS).x)
+    runner = replace(runner, slopes=runner.execution.team.broadcast_object(slopes))
     for number, candidate in enumerate(kernels):
         with suppress(NumericalError):  # the others are kept
             try:
                 seeds = draw_seeds(seed, candidate.members)
                 share = 1.0 / max(1, trainings_of(kernels[number:], len(folds) if data.held_out else 0))
-                kernel = trained_in_time(runner, candidate, seeds, everything, selecting, share)
+                apart = candidate.learns_from is not None
+                rows = drawn(folds[0].data, candidate.learns_from) if apart else everything
+                kernel = trained_in_time(runner, candidate, seeds, rows, selecting, share)
             except UnfinishedError:
                 interrupted = True
                 break
@@ -263,7 +277,7 @@ def _try_kernels(
                 continue
             if interrupted := kernel.interrupted:
                 break
-            criterion = schwarz_criterion(kernel, everything)
+            criterion = schwarz_criterion(kernel, rows)
             if math.isfinite(criterion):
                 fitted.append((criterion, kernel))
     if interrupted or not fitted:

@@ -32,7 +32,9 @@ from deepbasis.gp.model import DeepBasisGP
 ROWS = 2_000
 """Rows of the fit that distances are to."""
 
-_STEEP_ROWS = 500  # to learn the slopes from
+STEEP_ROWS = 500
+"""Enough to learn the slopes from."""
+
 _USUAL = 0.93  # of the rows of the fit are nearer to another one
 _TIMES = 2.0 / 3.0
 _LARGEST_ADDED = 1.0  # about the variance of the target, in the units that it is trained in
@@ -57,13 +59,7 @@ class Slopes:
         distinct = torch.unique(some, dim=0)  # beside its copy no row is far from another one
         if min(len(models), len(distinct)) < 2:
             return None
-        squares = torch.zeros(x.shape[1], dtype=torch.float64)
-        for model in models:
-            at = some[:_STEEP_ROWS].to(next(model.parameters())).requires_grad_()
-            with torch.enable_grad():
-                (slope,) = torch.autograd.grad(model.mean_at(at).sum(), at)
-            squares += slope.double().square().mean(0).cpu() / len(models)
-        steep = squares.sqrt().float()
+        steep = steepness(models, some[:STEEP_ROWS])
         found = cls(steep, distinct * steep, torch.zeros(1))
         usual = found._nearest(found.rows, others=True).quantile(_USUAL, dim=0, keepdim=True)
         return cls(found.steep, found.rows, usual)
@@ -114,6 +110,17 @@ class Slopes:
         if bool((own["steep"] < 0.0).any()) or bool((own["usual"] < 0.0).any()):
             raise ValueError("the slopes of its distance are below 0")
         return cls(**own)
+
+
+def steepness(models: Sequence[DeepBasisGP], x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
+    """The root mean square of the members' slopes along each column, at these rows."""
+    squares = torch.zeros(x.shape[1], dtype=torch.float64)
+    for model in models:
+        at = x.to(next(model.parameters()), copy=True).requires_grad_()
+        with torch.enable_grad():
+            (slope,) = torch.autograd.grad(model.mean_at(at).sum(), at)
+        squares += slope.double().square().mean(0).cpu() / len(models)
+    return squares.sqrt().float()
 
 
 @cache

@@ -61,13 +61,13 @@ class Arguments:
     method: str = argument(
         AUTO,
         one_of(lambda: (AUTO, *METHODS), many=True),
-        'The kernel and how it is trained; auto: dbk-silu, or a shallow kernel on a small table. "dbk-silu", '
+        'The kernel and how it is trained; auto: dbk-silu, or a shallow kernel up to 20,000 rows. "dbk-silu", '
         '"dbk-rbf", "vbll", "sv-dkl", "pp-dkl", "sv-rbf" and "dnn" are the paper\'s; "sv-rbf-linear" adds a linear '
-        'kernel to it, "linear" is that kernel alone, and the others are from the paper\'s outlook. A small table '
-        "has at most 2,000 rows. A shallow kernel is trained exactly on all of them, and chosen unless the networks "
-        "predict held-out rows better. From 2,000 to 20,000 rows only a straight line is tried. With groups neither "
-        'is, because the likelihood treats all rows as independent. "dnn" has no distribution of its own: it '
-        "predicts with the variance of its validation residuals.",
+        'kernel to it, "linear" is that kernel alone, and the others are from the paper\'s outlook. A shallow kernel '
+        "learns its parameters from at most 2,000 rows, predicts given all, and is chosen unless the networks predict "
+        "held-out rows better. Above 2,000 rows with categories only a straight line is tried. With groups none is, "
+        'because the likelihood treats all rows as independent. "dnn" has no distribution of its own: it predicts with '
+        "the variance of its validation residuals.",
         MODEL,
     )
     recipe: str = argument(

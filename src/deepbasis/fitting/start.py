@@ -14,6 +14,7 @@ from torch import Tensor
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.members import Build, Member
 from deepbasis.fitting.plan import Architecture, Candidate
+from deepbasis.gp.expansion import RBF
 from deepbasis.gp.model import DeepBasisGP
 from deepbasis.registry import LIKELIHOODS
 
@@ -99,14 +100,17 @@ def distinct_rows(rows: Rows) -> int:
     return len(torch.unique(_some(rows.x), dim=0))
 
 
-def builder(architecture: Architecture, columns: int, at: Rows | None = None) -> Build:
-    """Makes members' models; with `at` their embedding and their kernel start from these rows, if they can."""
+def builder(architecture: Architecture, columns: int, at: Rows | None = None, slopes: Tensor | None = None) -> Build:
+    """Makes members' models; with `at` their embedding and their kernel start from these rows, if they can, and with
+    `slopes` the kernel's lengthscales."""
     some = None if at is None else _some(at.x)
 
     def build(member: Member) -> DeepBasisGP:
         model = architecture.build(columns, member)
         if some is not None:
             model.start_at(some, torch.Generator().manual_seed(member.seed))
+        if slopes is not None and isinstance(model.expansion, RBF):
+            model.expansion.start_as_steep_as(slopes)
         return model
 
     return build

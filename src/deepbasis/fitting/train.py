@@ -190,6 +190,8 @@ class Runner:
     started: float = field(default_factory=time.monotonic)
     stage: str = ""
     """For people: what its trainings are for, such as "race"."""
+    slopes: torch.Tensor | None = None
+    """Of networks, along each column: where the lengthscales of kernels start."""
 
     def name_of(self, candidate: Candidate) -> str:
         """For people: the method, and which of the plan's candidates it is, however long it is trained."""
@@ -226,7 +228,8 @@ class Runner:
         again = list(range(len(seeds))) * len(candidate.weights)
         data = data.seen_by(again) if isinstance(data, Rows) else data
         validation = selecting.seen_by(again)
-        build = builder(architecture, self.columns, rows if from_rows or architecture.embedding != "none" else None)
+        at = rows if from_rows or architecture.embedding != "none" else None
+        build = builder(architecture, self.columns, at, self.slopes)
         device = torch.device(self.plan.device)
         in_threads = self.plan.member_threads and team.alone
         room = self.execution.member_room
@@ -295,6 +298,14 @@ def _give_residual_variance(found: Trained, rows: Rows) -> None:
         for place, model, mean in zip(found.places, found.models, found.ensemble.means(rows.x), strict=True):
             weight = rows.weight[place] if rows.weight is not None and rows.of_members else rows.weight
             model.set_residual_variance(float(weighted_mean((rows.y - mean).square(), weight)))
+
+
+def drawn(rows: Rows, most: int | None) -> Rows:
+    """These rows, or so many of them."""
+    if most is None or len(rows) <= most:
+        return rows
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    return rows.where(order < most)
 
 
 def by_folds(found: Trained, folds: list[Fold]) -> list[tuple[Trained, Fold]]:

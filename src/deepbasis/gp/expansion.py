@@ -23,6 +23,8 @@ JITTER = 1e-4
 ALIKE = 0.3
 """How far the logarithms of lengthscales are from their mean without cost; docs/recipe.md."""
 
+_LEAST_SHARE = 1e-3  # of the squared slopes: such a column hardly counts
+
 
 class Features(NamedTuple):
     phi: Float[Tensor, "b r"]
@@ -101,6 +103,17 @@ class RBF(nn.Module):
         distinct = torch.unique(g, dim=0)
         order = torch.randperm(len(distinct), generator=generator)[: len(self.Z)]
         self.Z[: len(order)] = distinct[order].to(self.Z)
+
+    @torch.no_grad()
+    def start_as_steep_as(self, slopes: Float[Tensor, " h"]) -> None:
+        """Lengthscales by how steep a function is along each column: l_j = ||s^2|| / s_j^2, sqrt(h) if all are alike.
+
+        Where few of many columns count, the likelihood has next to no slope at l_j = sqrt(h). What a network has learnt
+        tells which these are. The squares are sharper than the slopes, since what it has learnt of noise is small.
+        """
+        share = (slopes.square() / slopes.square().norm()).clamp_min(_LEAST_SHARE)
+        if bool(share.isfinite().all()):  # a constant says nothing
+            self.log_lengthscale.copy_(-share.log())
 
     def forward(self, g: Float[Tensor, "b h"]) -> Features:
         root, info = self._inverse_root()
