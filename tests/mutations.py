@@ -44,6 +44,15 @@ def formulas(name: str, file: str, old: str, new: str) -> Mutation:
 
 
 MUTATIONS = [
+    fitting("kernels that found a third start again", "criteria", "_LITTLE = 0.9", "_LITTLE = 0.6", "longer_kernels"),
+    fitting(
+        "kernels learn from the rows that judge them",
+        "run",
+        "drawn(folds[0].data, ",
+        "drawn(everything, ",
+        "longer_kernels",
+    ),
+    gp("lengthscales as long as slopes", "expansion", "copy_(-share.log())", "copy_(share.log())", "expansion"),
     formulas("phases that go the other way", "inputs", 'b": -TURN * dangles', 'b": TURN * dangles'),
     formulas("half of what a norm takes off", "network", "at.along, value=-1.0)", "at.along, value=-0.5)"),
     formulas("no pull on the diagonal of q(w)", "network", "* self.diagonal - dkl[:, None],", "* self.diagonal,"),
@@ -471,14 +480,14 @@ MUTATIONS = [
     ),
     fitting(
         "Schwarz' criterion: twice its penalty",
-        "run",
+        "criteria",
         "+ 0.5 * math.log(max(n, 1.0)) * numbers",
         "+ math.log(max(n, 1.0)) * numbers",
         "auto_choice",
     ),
     fitting(
         "choice: the worse is taken",
-        "run",
+        "criteria",
         "not ours > theirs",
         "not ours < theirs",
         "auto_choice",

@@ -12,7 +12,7 @@ from deepbasis import DeepBasisRegressor
 from deepbasis.engine.batches import Rows
 from deepbasis.engine.checkpoint import Outcome
 from deepbasis.engine.members import Member
-from deepbasis.fitting.run import is_as_good, schwarz_criterion
+from deepbasis.fitting.criteria import is_as_good, schwarz_criterion
 from deepbasis.fitting.train import Trained
 from deepbasis.gp.predictive import Gaussian
 from support.choosing import DEEP, KERNELS, SHALLOW, TAKING, Floats, assert_same, easy, small

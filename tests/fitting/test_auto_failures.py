@@ -174,4 +174,5 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, ca
     left = range(3, model.epochs + 1) if candidate == 0 else []  # the third epoch had not been written
     kernel_epochs = [epoch for _, epoch in watch.seen[len(left) :]]
     assert [epoch for _, epoch in watch.seen[: len(left)]] == [*left]
-    assert kernel_epochs == [*range(1, 11)]
+    trainings = 3 if chosen == "dbk-silu" else 1  # a dull kernel starts twice more, in vain
+    assert kernel_epochs == [*range(1, 11)] * trainings

@@ -1,6 +1,7 @@
 """Kernels of tables that are too long to learn from all rows, and columns that kernels are told to count."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ from numpy.typing import NDArray
 
 from deepbasis import DeepBasisRegressor
 from deepbasis.engine.batches import Rows
-from deepbasis.fitting import run
+from deepbasis.fitting.criteria import found_little
 from deepbasis.fitting.decide import make_plan
-from deepbasis.fitting.plan import Candidate, Facts
+from deepbasis.fitting.plan import Candidate, Facts, Plan
+from deepbasis.fitting.run import fit_table
 from deepbasis.fitting.slopes import steepness
 from deepbasis.fitting.spec import Spec
+from deepbasis.fitting.train import drawn
 from deepbasis.gp.build import build
-from deepbasis.gp.expansion import RBF
+from deepbasis.gp.predictive import Gaussian
 from support.choosing import easy, small
 from support.recipes import DEFAULT, only
 from support.runs import prepared
@@ -28,10 +31,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 LONGER = only("sv-rbf", small_rows=60, kernel_rows=500)
 
 
+def plan(rows: int, **facts: Any) -> Plan:
+    return make_plan(Spec(device="cpu"), Facts(**{"table_rows": rows, "rows": rows, "columns": 3, **facts}))
+
+
 def kernels(rows: int, **facts: Any) -> list[Candidate]:
-    return list(
-        make_plan(Spec(device="cpu"), Facts(**{"table_rows": rows, "rows": rows, "columns": 3, **facts})).kernels
-    )
+    return list(plan(rows, **facts).kernels)
 
 
 def test_kernels_of_a_longer_table_learn_from_some_rows() -> None:
@@ -39,6 +44,7 @@ def test_kernels_of_a_longer_table_learn_from_some_rows() -> None:
     assert [one.architecture.method for one in (smooth, both, line)] == ["sv-rbf", "sv-rbf-linear", "linear"]
     assert smooth.learns_from == both.learns_from == DEFAULT.small_rows == 2_000
     assert line.learns_from is None
+    assert str(plan(2_001)).count("exact steps on 2,000 rows") == 2
     assert smooth.calibrate
     assert not smooth.trained_apart  # they have not seen the rows that judge them
     assert {one.learns_from for one in kernels(2_000)} == {None}
@@ -89,7 +95,7 @@ def test_parameters_come_from_some_of_the_rows_to_fit_and_the_posterior_from_all
     """What other targets of five such rows change."""
     spec, plan, data = prepared(small(recipe=LONGER, learning_rate=1e-9), *easy(300))
     fold = data.folds(plan)[0]
-    some = run.drawn(fold.data, plan.kernels[0].learns_from)
+    some = drawn(fold.data, plan.kernels[0].learns_from)
     assert len(some) == 60
 
     def among(rows: Rows) -> NDArray[np.bool_]:
@@ -99,7 +105,7 @@ def test_parameters_come_from_some_of_the_rows_to_fit_and_the_posterior_from_all
     moved = torch.zeros(300, dtype=torch.bool)
     moved[np.flatnonzero(of)[:5]] = True
     changed = replace(data, encoded=replace(data.encoded, y=torch.where(moved, data.encoded.y + 0.1, data.encoded.y)))
-    one, other = (run.fit_table(spec, plan, each).models[0] for each in (data, changed))
+    one, other = (fit_table(spec, plan, each).models[0] for each in (data, changed))
     learnt = [torch.equal(a, b) for a, b in zip(one.expansion.parameters(), other.expansion.parameters(), strict=True)]
     assert all(learnt) == (not learns)
     assert torch.equal(one.posterior.m, other.posterior.m) == (not posterior)
@@ -118,15 +124,36 @@ def test_slopes_are_those_of_the_function() -> None:
     assert not x.requires_grad
 
 
+@pytest.mark.parametrize(
+    ("noise", "networks_leave", "little"),
+    [
+        (0.95, 0.9, True),  # nothing
+        (0.85, 0.9, False),
+        (0.5, 0.2, True),  # less than the networks have
+        (0.3, 0.2, False),
+        (0.3, 0.1, True),
+    ],
+)
+def test_little_is_next_to_nothing_or_far_less_than_networks_have_found(
+    noise: float, networks_leave: float, little: bool
+) -> None:
+    y = torch.tensor([-1.0, 1.0]).repeat(50).double()  # of variance 1
+    held_out = Rows(torch.zeros(100, 1), y, torch.ones(100))
+    networks = Gaussian(y + networks_leave**0.5, torch.ones(100))
+    for others in ((), (99.0,)):
+        kernels = [SimpleNamespace(models=[build("sv-rbf", 1, rank=2, noise=one)]) for one in (*others, noise)]
+        assert found_little(kernels, networks, held_out) == little
+
+
 @pytest.mark.slow
-def test_kernels_find_columns_that_networks_have_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_find_columns_that_networks_have_found() -> None:
     """Two of 24, which only count together: where all lengthscales are alike the likelihood has no slope."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2_400, 24))
     y = np.cos(2.0 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=2_400)
-    model = DeepBasisRegressor(random_state=0, device="cpu")
-    told = model.fit(X[:400], y[:400]).evaluate(X[400:], y[400:])["crps"]
-    monkeypatch.setattr(RBF, "start_as_steep_as", lambda *_: None)
-    alone = model.fit(X[:400], y[:400]).evaluate(X[400:], y[400:])["crps"]
-    assert told < 0.07  # the noise has .056
-    assert told < 0.3 * alone
+    told, alone = (
+        DeepBasisRegressor(random_state=0, device="cpu", **more).fit(X[:400], y[:400]).evaluate(X[400:], y[400:])
+        for more in ({}, {"method": "sv-rbf", "objective": "mml", "members": 1})
+    )
+    assert told["crps"] < 0.07  # the noise has .056
+    assert told["crps"] < 0.3 * alone["crps"]

@@ -37,7 +37,7 @@ def test_lengthscales_start_by_how_steep_a_function_is_along_each_column():
     expansion = RBF(4, 3)
     expansion.start_as_steep_as(torch.full((4,), 0.7))
     close(expansion.log_lengthscale.exp(), torch.full((4,), 2.0), 1e-6)  # sqrt(h), as usual
-    expansion.start_as_steep_as(torch.tensor([3.0, 4.0, 0.0, 1e-9]).sqrt())
+    expansion.start_as_steep_as(torch.tensor([3.0, 4.0, 0.0, 1e-9]))
     close(expansion.log_lengthscale.exp(), torch.tensor([5 / 3, 5 / 4, 1e3, 1e3]), 1e-5)
     expansion.start_as_steep_as(torch.zeros(4))  # a constant, which says nothing
     close(expansion.log_lengthscale.exp(), torch.tensor([5 / 3, 5 / 4, 1e3, 1e3]), 1e-5)

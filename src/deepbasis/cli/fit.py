@@ -137,8 +137,8 @@ def fit(
             raise InputError("standard input cannot be read by several workers: give it as a file")
         with notices(quiet or not team.first) as warned, options_named():
             from deepbasis.fitting.files import prepare_files
+            from deepbasis.fitting.finish import INTERRUPTED_FIT
             from deepbasis.fitting.kinds import AUTO, CLASSES
-            from deepbasis.fitting.run import INTERRUPTED_FIT
             from deepbasis.fitting.spec import GAUSSIAN, Spec
 
             spec = Spec(**arguments, verbose=not quiet)  # before the table is read

@@ -244,6 +244,8 @@ class Plan:
             how = f"{s.optimiser}, rate {s.learning_rate:g}, decay {s.weight_decay:g}"
             if s.optimiser == "lbfgs":
                 steps, how = f"at most {steps}", s.optimiser
+            if one.learns_from is not None:
+                steps += f" on {one.learns_from:,} rows"
             yield (
                 f"  {s.objective}: {steps}, {how}, {s.precision}"
                 f"{', compiled' * s.compile}{'' if s.exact else f'; (alpha, beta): {weights}'}"

@@ -17,38 +17,27 @@ import torch
 from deepbasis.engine import device as devices
 from deepbasis.engine.batches import Rows
 from deepbasis.errors import InputError, NumericalError, UnfinishedError
+from deepbasis.fitting.criteria import found_little, is_as_good, schwarz_criterion
 from deepbasis.fitting.data import TableData
 from deepbasis.fitting.decide import make_plan
 from deepbasis.fitting.diagnosis import diagnose
 from deepbasis.fitting.distance import AS_GOOD, FEWEST_ROWS, KERNEL_ROWS, Distance, Kernel
+from deepbasis.fitting.finish import INTERRUPTED_FIT, finished
 from deepbasis.fitting.fitted import Fitted
 from deepbasis.fitting.held_out import Fold, baseline, class_shares, join_rows, limit_copies, scores_and_doubt
 from deepbasis.fitting.kinds import AUTO
-from deepbasis.fitting.novelty import Novelty
 from deepbasis.fitting.pace import before_scoring, has_time_to_race, share_of_networks, trained_in_time, trainings_of
-from deepbasis.fitting.plan import Plan
+from deepbasis.fitting.plan import Candidate, Plan
 from deepbasis.fitting.race import race
 from deepbasis.fitting.slopes import STEEP_ROWS, steepness
 from deepbasis.fitting.spec import Spec
 from deepbasis.fitting.streams import StreamData
-from deepbasis.fitting.train import (
-    HERE,
-    Execution,
-    Runner,
-    Trained,
-    by_folds,
-    draw_seeds,
-    drawn,
-    predict_held_out,
-)
+from deepbasis.fitting.train import HERE, Execution, Runner, Trained, by_folds, draw_seeds, drawn, predict_held_out
 from deepbasis.fitting.update import learned, learned_from_stream, log_likelihoods, promised
 from deepbasis.gp import metrics
+from deepbasis.gp.expansion import RBF
 from deepbasis.gp.outputs import Outputs
 from deepbasis.gp.predictive import Gaussian, Predictive
-from deepbasis.tables.preprocessing import Preprocessor
-from deepbasis.tables.scaler import TargetScaler
-
-INTERRUPTED_FIT = "the fit was interrupted: this is the best so far"
 
 
 def fit_table(
@@ -95,7 +84,7 @@ def _fit_rows(spec: Spec, plan: Plan, data: TableData, execution: Execution) -> 
         objective = best.candidate.settings.objective
         sums = learned(best.models, objective, best.outcomes[0].member.beta, fitted_to)
         likely = log_likelihoods(best.models, objective, fitted_to, data.target)
-    found = _finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, data.rows_given, [doubt])
+    found = finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, data.rows_given, [doubt])
     found = replace(found, diagnosis=health, statistics=sums, distance=far, log_likelihoods=likely)
     return promised(found, data.apart)
 
@@ -128,7 +117,7 @@ def fit_stream(spec: Spec, plan: Plan, data: StreamData, execution: Execution = 
         constant = Gaussian(validation.number.new_zeros(1), validation.number.new_full((1,), spread).square())
     scores, doubt = scores_and_doubt(predicted, validation, constant, data.target)
     novelty, rows = data.novelty(validation), data.survey.source.rows
-    found = _finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, rows, [doubt])
+    found = finished(spec, plan, best, data.preprocessor, data.target, novelty, scores, rows, [doubt])
     health = diagnose(predicted, validation, validation, best.predict_calibrated, data.target, data.preprocessor)
     far = None
     if plan.distance is not None:
@@ -159,40 +148,6 @@ def _with_kernel(
         if runner.execution.team.broadcast_object(not kernel.interrupted and ours <= AS_GOOD * theirs):
             return replace(distance, kernel=Kernel.of(kernel.models[0].cpu(), kernel.architecture, found))
     return distance
-
-
-def _finished(
-    spec: Spec,
-    plan: Plan,
-    best: Trained,
-    preprocessor: Preprocessor,
-    target: TargetScaler,
-    novelty: Novelty,
-    scores: dict[str, float],
-    rows: int,
-    warnings: Sequence[str],
-) -> Fitted:
-    interrupted = [INTERRUPTED_FIT] * best.interrupted
-    member = best.outcomes[0].member
-    return Fitted(
-        spec=spec,
-        plan=plan,
-        chosen=plan.candidates.index(best.candidate),
-        architecture=best.architecture,
-        preprocessor=preprocessor,
-        target=target,
-        models=best.models,
-        calibration=best.calibration,
-        novelty=novelty,
-        alpha=member.alpha,
-        beta=member.beta,
-        history=tuple({name: v.numpy() for name, v in one.history.items()} for one in best.outcomes),
-        validation=scores,
-        rows=rows,
-        device=best.device,
-        interrupted=best.interrupted,
-        warnings=tuple(text for text in (*plan.warnings, *interrupted, *warnings) if text),
-    )
 
 
 def _train_networks(
@@ -258,28 +213,11 @@ def _try_kernels(
     seed = spec.random_state
     if not isinstance(seed, int):  # all kernels start from the same seed
         seed = draw_seeds(seed, networks.candidate.members)[0]
-    fitted: list[tuple[float, Trained]] = []
-    kernels, interrupted = runner.plan.kernels, False
-    slopes = steepness(networks.models, drawn(folds[0].data, STEEP_ROWS).x)
-    runner = replace(runner, slopes=runner.execution.team.broadcast_object(slopes))
-    for number, candidate in enumerate(kernels):
-        with suppress(NumericalError):  # the others are kept
-            try:
-                seeds = draw_seeds(seed, candidate.members)
-                share = 1.0 / max(1, trainings_of(kernels[number:], len(folds) if data.held_out else 0))
-                apart = candidate.learns_from is not None
-                rows = drawn(folds[0].data, candidate.learns_from) if apart else everything
-                kernel = trained_in_time(runner, candidate, seeds, rows, selecting, share)
-            except UnfinishedError:
-                interrupted = True
-                break
-            if kernel is None:
-                continue
-            if interrupted := kernel.interrupted:
-                break
-            criterion = schwarz_criterion(kernel, rows)
-            if math.isfinite(criterion):
-                fitted.append((criterion, kernel))
+    fitted, interrupted = _trained_kernels(runner, runner.plan.kernels, data, seed, folds, selecting)
+    if fitted and not interrupted:
+        runner, fitted, interrupted = _perhaps_started_again(
+            runner, networks, predicted, fitted, data, seed, folds, selecting
+        )
     if interrupted or not fitted:
         return replace(networks, interrupted=interrupted), predicted
     judged: list[tuple[Trained, Predictive]] = []
@@ -310,6 +248,62 @@ def _try_kernels(
     return judged[best] if runner.execution.team.broadcast_object(as_good) else (networks, predicted)
 
 
+def _trained_kernels(
+    runner: Runner, kernels: Sequence[Candidate], data: TableData, seed: int, folds: list[Fold], selecting: Rows
+) -> tuple[list[tuple[float, Trained]], bool]:
+    """Each kernel that could be trained, with its criterion, and whether they were interrupted."""
+    fitted: list[tuple[float, Trained]] = []
+    everything = data.everything(folds[0].data.x.dtype)
+    for number, candidate in enumerate(kernels):
+        rows = everything if candidate.learns_from is None else drawn(folds[0].data, candidate.learns_from)
+        share = 1.0 / max(1, trainings_of(kernels[number:], len(folds) if data.held_out else 0))
+        with suppress(NumericalError):  # the others are kept
+            try:
+                kernel = trained_in_time(runner, candidate, draw_seeds(seed, candidate.members), rows, selecting, share)
+            except UnfinishedError:
+                return fitted, True
+            if kernel is None:
+                continue
+            if kernel.interrupted:
+                return fitted, True
+            criterion = schwarz_criterion(kernel, rows)
+            if math.isfinite(criterion):
+                fitted.append((criterion, kernel))
+    return fitted, False
+
+
+def _perhaps_started_again(
+    runner: Runner,
+    networks: Trained,
+    predicted: Predictive,
+    fitted: list[tuple[float, Trained]],
+    data: TableData,
+    seed: int,
+    folds: list[Fold],
+    selecting: Rows,
+) -> tuple[Runner, list[tuple[float, Trained]], bool]:
+    """Kernels that have found little, trained from where the networks tell them to start, if that makes them likelier.
+
+    The squares of slopes tell what networks of few rows have hardly learnt; of others they leave out what counts less.
+    And what is to train them without their folds, and whether they were interrupted.
+    """
+    team = runner.execution.team
+    smooth, lines = ([one for one in fitted if one[1].candidate.one_by_one is line] for line in (False, True))
+    if not team.broadcast_object(bool(smooth) and found_little([one for _, one in smooth], predicted, selecting)):
+        return runner, fitted, False
+    everything = data.everything(folds[0].data.x.dtype)
+    slopes = team.broadcast_object(steepness(networks.models, drawn(everything, STEEP_ROWS).x))
+    best, candidates = smooth, [one.candidate for _, one in smooth]
+    for told in (replace(runner, slopes=slopes), replace(runner, slopes=slopes.square())):
+        others, interrupted = _trained_kernels(told, candidates, data, seed, folds, selecting)
+        if interrupted:
+            return runner, fitted, True
+        now, before = (min((criterion for criterion, _ in some), default=math.inf) for some in (others, best))
+        if team.broadcast_object(now < before):
+            runner, best = told, others
+    return runner, [*best, *lines], False
+
+
 def _finalists(runner: Runner, fitted: list[tuple[float, Trained]]) -> list[Trained]:
     """The likeliest kernel with lengthscales, and the straight line: held-out rows choose between these.
 
@@ -329,29 +323,9 @@ def _without_their_folds(
     """The kernel, perhaps trained again for each fold without the rows that are to judge it."""
     if not data.held_out or not kernel.candidate.trained_apart:
         return [(kernel, fold) for fold in folds]
+    expansion = kernel.models[0].expansion
+    if runner.slopes is not None and isinstance(expansion, RBF):  # fewer rows may not find again what it has found
+        runner = replace(runner, slopes=(-expansion.log_lengthscale.detach().cpu()).exp())
     seeds, rows = draw_seeds(seed, 1) * len(folds), data.by_turns(folds, len(folds))
     found = trained_in_time(runner, kernel.candidate, seeds, *rows)
     return [] if found is None else by_folds(found, folds)
-
-
-def schwarz_criterion(kernel: Trained, data: Rows) -> float:
-    """Half of it: minus the bound on the likelihood (and the prior), and log(n) / 2 for each parameter of the kernel.
-
-    Infinite if its training failed.
-    """
-    last = {name: float(values[-1]) for name, values in kernel.outcomes[0].history.items()}
-    if not all(map(math.isfinite, last.values())):
-        return math.inf
-    n = len(data) if data.weight is None else float(data.weight.sum())
-    numbers = sum(value.numel() for name, value in kernel.models[0].expansion.named_parameters() if name != "Z")
-    return n * last["train_loss"] + 0.5 * math.log(max(n, 1.0)) * numbers
-
-
-def is_as_good(kernel: Predictive, networks: Predictive, held_out: Rows, fitted_to_them: int = 0) -> bool:
-    """Whether its NLL on the held-out rows is no higher than that of the networks would be on others.
-
-    Each number of the networks that was fitted to these rows makes that too low by about a nat in all (Akaike, 1974).
-    """
-    ours, theirs = (float(metrics.nll(predicted, held_out.y, held_out.weight)) for predicted in (kernel, networks))
-    n = len(held_out) if held_out.weight is None else float(held_out.weight.sum())
-    return math.isfinite(ours) and not ours > theirs + fitted_to_them / max(n, 1.0)

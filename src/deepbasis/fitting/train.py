@@ -191,7 +191,7 @@ class Runner:
     stage: str = ""
     """For people: what its trainings are for, such as "race"."""
     slopes: torch.Tensor | None = None
-    """Of networks, along each column: where the lengthscales of kernels start."""
+    """Of networks, along each column: where the lengthscales of kernels start, if there are any."""
 
     def name_of(self, candidate: Candidate) -> str:
         """For people: the method, and which of the plan's candidates it is, however long it is trained."""

@@ -23,7 +23,7 @@ JITTER = 1e-4
 ALIKE = 0.3
 """How far the logarithms of lengthscales are from their mean without cost; docs/recipe.md."""
 
-_LEAST_SHARE = 1e-3  # of the squared slopes: such a column hardly counts
+_LEAST_SHARE = 1e-3  # of the slopes: such a column hardly counts
 
 
 class Features(NamedTuple):
@@ -106,12 +106,12 @@ class RBF(nn.Module):
 
     @torch.no_grad()
     def start_as_steep_as(self, slopes: Float[Tensor, " h"]) -> None:
-        """Lengthscales by how steep a function is along each column: l_j = ||s^2|| / s_j^2, sqrt(h) if all are alike.
+        """Lengthscales by how steep a function is along each column: l_j = ||s|| / s_j, sqrt(h) if all are alike.
 
-        Where few of many columns count, the likelihood has next to no slope at l_j = sqrt(h). What a network has learnt
-        tells which these are. The squares are sharper than the slopes, since what it has learnt of noise is small.
+        NOTE[DIFF]: the paper starts them all alike. Where few of many columns count, the likelihood has next to no
+        slope there. A network's slopes tell which these are.
         """
-        share = (slopes.square() / slopes.square().norm()).clamp_min(_LEAST_SHARE)
+        share = (slopes / slopes.norm()).clamp_min(_LEAST_SHARE)
         if bool(share.isfinite().all()):  # a constant says nothing
             self.log_lengthscale.copy_(-share.log())
 
